@@ -6,6 +6,7 @@ another backend a worker process traces them. An ONNX file needs no trace.
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import shutil
 import subprocess
@@ -57,7 +58,7 @@ from keras_albert.storage import (
     write_json,
     written_whole,
 )
-from keras_albert.tasks.config import CUT
+from keras_albert.tasks.config import CUT, EarlyExit
 from keras_albert.training.model_folder import TASK_FILE
 
 
@@ -130,6 +131,18 @@ def _predictor(
     model: AlbertModel | Predictor | str | Path | Sequence[str | Path],
     settings: dict[str, Any],
 ) -> Predictor:
+    known = {*inspect.signature(Predictor).parameters} - {"model"}
+    if isinstance(model, str | os.PathLike | list | tuple):
+        of_load = inspect.signature(Predictor.load).parameters
+        known |= {*of_load} - {"source", "settings"}
+    if unknown := settings.keys() - known:
+        name = min(unknown)
+        rule = f" A rule of early exit is early_exit=ka.EarlyExit({name}=...)."
+        is_rule = name in inspect.signature(EarlyExit).parameters
+        raise AlbertError(
+            f"`export` has no option `{name}`. The settings of a model are "
+            f"{', '.join(sorted(known))}.{rule if is_rule else ''}"
+        )
     if isinstance(model, Predictor):
         if settings.get("task") in (None, model.task):
             return dataclasses.replace(model, **settings)

@@ -175,7 +175,26 @@ def _collated(model, collate: Callable, is_default: bool, samples) -> tuple:
         # torch's default_collate has transposed the choices, from B lists of C
         # texts to C lists of B texts. This transposes them back.
         x["choices"] = [list(row) for row in zip(*x["choices"], strict=True)]
+    if is_default and isinstance(batch, list) and len(batch) > 1:
+        batch[1] = _by_rows(batch[1], samples[0][1])
     return keras.tree.map_structure(torch.as_tensor, batch_of_ids(model, batch))
+
+
+def _by_rows(labels, of_one):
+    """The labels of a batch, B lists of C, of the C columns in `labels`.
+
+    Columns are what torch's default_collate makes of lists. `of_one` are the
+    labels of one example; if they are no list, nothing is changed.
+    """
+    import torch
+
+    if isinstance(of_one, dict):
+        return {name: _by_rows(labels[name], of_one[name]) for name in of_one}
+    if not isinstance(of_one, list) or not of_one:
+        return labels
+    if isinstance(labels[0], torch.Tensor):
+        return torch.stack(labels, dim=1)
+    return [list(row) for row in zip(*labels, strict=True)]
 
 
 def _numpy(batch):

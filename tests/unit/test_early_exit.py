@@ -334,6 +334,8 @@ def test_exported(with_texts, tmp_path, form, rule):
     np.testing.assert_array_equal(found["layers"], expected["layers"])
     np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
     assert len(set(found["layers"])) > 1, "rows stop at different layers"
+    with pytest.raises(AlbertError, match=r"EarlyExit\(confidence=\.\.\.\)"):
+        ka.export(predictor, tmp_path / "never", format=form, confidence=0.7)
 
 
 @pytest.mark.any_backend

@@ -11,7 +11,7 @@ from small import QUICK, TEXT_CONFIG as CONFIG, marked, same_weights
 import keras_albert as ka
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.labels import checked_labels
-from keras_albert.modeling.streams import _as_named_texts
+from keras_albert.modeling.streams import _as_named_texts, _by_rows
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tensorflow_text")
@@ -280,6 +280,25 @@ def test_a_generator_is_read_once(classifier):
     assert len(history["val_loss"]) == 2
     assert history["val_loss"][0] != history["val_loss"][1], "other batches"
     classifier.set_weights(before)
+
+
+def test_lists_of_labels_of_a_loader(classifier):
+    """As many rows as labels: a transposed batch would have the same shape."""
+    backbone = classifier.backbone
+    model = ka.AlbertForSequenceClassification(
+        backbone, 3, problem="multi_label"
+    )
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile("sgd", loss, **QUICK)
+    labels = [[0, 1, 1], [0, 0, 1], [1, 0, 1]]
+    samples = list(zip(TEXTS[:3], labels, strict=True))
+    loader = torch.utils.data.DataLoader(samples, 3)
+    expected = model.evaluate(TEXTS[:3], np.array(labels), verbose=0)
+    assert model.evaluate(loader, verbose=0) == pytest.approx(expected)
+    assert _by_rows([("a", "c"), ("b", "d")], ["a", "b"]) == [
+        ["a", "b"],
+        ["c", "d"],
+    ]
 
 
 def test_two_texts_are_no_pair():
