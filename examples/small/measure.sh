@@ -31,7 +31,7 @@ evaluate() {  # evaluate NAME OPTION ...
     fi
 }
 
-both() {  # both OUTPUT OPTION ...: three seeds, pretrained and not
+pretrained_and_not() {  # pretrained_and_not OUTPUT OPTION ...: three seeds
     output=$1; shift
     for start in "" --from-scratch; do
         finetune "$output$start" --model pretrained --seeds 3 $start "$@"
@@ -39,7 +39,7 @@ both() {  # both OUTPUT OPTION ...: three seeds, pretrained and not
 }
 glue() {  # glue TASK OUTPUT OPTION ...
     task=$1 output=$2; shift 2
-    both "$output" --task "$task" --train GLUE "$@"
+    pretrained_and_not "$output" --task "$task" --train GLUE "$@"
 }
 
 # Learning rates and numbers of passes, on a tenth of the training rows
@@ -86,13 +86,13 @@ rte() {
         --learning-rate 5e-5 --sequence-length 128
 }
 squad() {
-    both squad --task SQuAD-1.1 --train SQUAD --any-size --steps 900 \
-        --validate-every 900 --batch-size 32 --learning-rate 3e-4 \
+    pretrained_and_not squad --task SQuAD-1.1 --train SQUAD --any-size \
+        --steps 900 --validate-every 900 --batch-size 32 --learning-rate 3e-4 \
         --sequence-length 128 --windows.stride 64
 }
 race() {
-    both race --task RACE --train RACE --any-size --steps 300 \
-        --validate-every 300 --batch-size 16 --learning-rate 3e-4
+    pretrained_and_not race --task RACE --train RACE --any-size \
+        --steps 300 --validate-every 300 --batch-size 16 --learning-rate 3e-4
 }
 
 # Vectors

@@ -14,12 +14,7 @@ import sentencepiece
 from keras_albert.corpus.config import VocabRun
 from keras_albert.corpus.documents import read_files
 from keras_albert.errors import AlbertError
-from keras_albert.storage import (
-    check_free,
-    new_folder,
-    remove_folder,
-    room_at,
-)
+from keras_albert.storage import check_free, new_folder, remove_folder
 from keras_albert.text.normalization import normalize
 from keras_albert.text.special_tokens import (
     CLS_ID,
@@ -63,8 +58,7 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
     folder = new_folder(run.output)
     try:
         tokenizer = Tokenizer.from_bytes(_train(run), **_settings(run))
-        with room_at(folder):
-            tokenizer.save(folder)
+        tokenizer.save(folder)
     except BaseException:
         remove_folder(folder)  # so that the same command can be given again
         raise

@@ -140,8 +140,8 @@ def _predictor(
         rule = f" A rule of early exit is early_exit=ka.EarlyExit({name}=...)."
         is_rule = name in inspect.signature(EarlyExit).parameters
         raise AlbertError(
-            f"`export` has no option `{name}`. The settings of a model are "
-            f"{', '.join(sorted(known))}.{rule if is_rule else ''}"
+            f"`export` has no option `{name}`. Those that say how the model is "
+            f"used are {', '.join(sorted(known))}.{rule if is_rule else ''}"
         )
     if isinstance(model, Predictor):
         if settings.get("task") in (None, model.task):

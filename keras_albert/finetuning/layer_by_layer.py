@@ -49,7 +49,7 @@ class LayerByLayer:
         self._compile()
 
     def with_rule(self, rule: EarlyExit) -> "LayerByLayer":
-        """Returns a copy with another rule; nothing is compiled again."""
+        """A copy with another rule, which uses what has been compiled."""
         check_exits(rule, self._model)
         other = copy.copy(self)
         other._rule = rule
@@ -103,8 +103,10 @@ class LayerByLayer:
             done = layer
             logits = ops.convert_to_numpy(logits)[: len(rows)]
             found[rows], used[rows] = logits, layer
+            if layer == last:
+                break
             stops = stopping.after(logits)
-            if layer == last or stops.all():
+            if stops.all():
                 break
             if stops.any():
                 kept = np.flatnonzero(~stops)

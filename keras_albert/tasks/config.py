@@ -46,8 +46,8 @@ class EarlyExit:
         patience: stop as soon as so many layers in a row have agreed with the
             layer before them (Zhou et al. 2020, arXiv:2006.04152, section 3.2).
             With `patience` L, no example stops early.
-        confidence: stop as soon as the probability of the answer (of several
-            labels, that for each label) is as high.
+        confidence: stop as soon as the most probable answer (of several
+            labels, the answer for each label) is as probable.
         layers: stop every example after this many layers.
         tolerance: the answers of a regression count as the same if they
             differ by less; needed for `patience` there.

@@ -82,7 +82,7 @@ def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
 def check_can_export(model: AlbertForSequenceClassification) -> None:
     """Raises AlbertError unless all layers have the same weights.
 
-    An exported graph has one copy of a layer, in a loop.
+    An exported graph repeats one layer in a loop.
     """
     encoder = model.backbone.encoder
     if any(encoder.own) or model.config.num_hidden_groups > 1:

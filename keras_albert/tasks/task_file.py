@@ -21,7 +21,7 @@ from keras_albert.checkpoints.load import load, not_a_path
 from keras_albert.checkpoints.lora import is_adapter
 from keras_albert.data.config import TableColumns
 from keras_albert.download import locate
-from keras_albert.errors import AlbertError, check_choice, is_number
+from keras_albert.errors import AlbertError, check_choice
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.modeling.keras_file import checked_form, in_form
@@ -133,12 +133,7 @@ def _check_reading(reading: object, longest: int) -> None:
     _check_keys("reading", reading, ReadingConfig, all_of_them=True)
     _check_settings("reading.windows", reading["windows"], WindowConfig)
     _check_settings("reading.answers", reading["answers"], AnswerConfig)
-    threshold = reading["threshold"]
-    if threshold is not None and not is_number(threshold):
-        raise AlbertError(
-            "`reading.threshold` must be a number or null. "
-            f"Received: {threshold!r:.60}."
-        )
+    ReadingConfig.from_dict(reading)  # checks the threshold
     window = WindowConfig(**reading["windows"]).sequence_length
     if window > longest:
         raise AlbertError(

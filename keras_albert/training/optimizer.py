@@ -131,8 +131,8 @@ class Lamb(OptimizerHooks):
     ) -> None:
         """Raises AlbertError: of Keras's own decay, which is not used here."""
         raise AlbertError(
-            f"{type(self).__name__} is told when it is made which weights it "
-            "does not decay: exclude_from_weight_decay=[patterns of paths]. "
+            "give patterns of paths when the optimizer is made: "
+            f"{type(self).__name__}(exclude_from_weight_decay=[...]). "
             f"Received: var_list={var_list!r:.60}, var_names={var_names!r:.60}."
         )
 

@@ -101,7 +101,7 @@ BAD = [
     ({**READING, "reading": {}}, "`reading` has no setting `windows`"),
     (reading(windows={"sequence_length": 0}), "`reading.windows`: .*positive"),
     (reading(answers={"best": 3}), "`reading.answers` has an unknown"),
-    (reading(threshold="high"), "`reading.threshold` must be a number"),
+    (reading(threshold="high"), "`threshold` for questions must be a number"),
     ({**READING, "lengths": [16]}, "must not exceed the longest of.*16"),
     # What decides.
     ({**TASK, "threshold": [0.5, 0.5]}, "`threshold` must be 1 number"),

@@ -24,6 +24,7 @@ from keras_albert.exports import check as checking
 from keras_albert.exports.load import load_exported
 from keras_albert.finetuning.exit_curve import exit_curve
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
+from keras_albert.modeling import encoder
 from keras_albert.modeling.config import EXITS
 from keras_albert.tasks.early_exit import layers_used
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID
@@ -132,6 +133,32 @@ def test_a_layer_at_a_time(exits, sharing):
     assert by_layer.layers == count * len(rows)
     empty = {name: value[:0] for name, value in x.items()}
     assert by_layer(model, empty).shape == (0, LABELS)
+
+
+@pytest.mark.on_torch
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="it calls a function once a shape"
+)
+def test_a_layer_is_completed_for_those_that_go_on(monkeypatch):
+    """Rows and tokens for which the rest of a layer is computed."""
+    model = with_rows_that_differ(model_with("own"))
+    x = rows_of_ids(CONFIG.vocab_size)
+    sizes, exact = [], encoder.attention_output
+
+    def recorded(config, weights, x, *others):
+        sizes.append(tuple(x.shape[:2]))
+        return exact(config, weights, x, *others)
+
+    monkeypatch.setattr(encoder, "attention_output", recorded)
+    by_layer = LayerByLayer(model, EarlyExit(patience=1))
+    used = by_layer.with_layers(model, x)["layers"]
+    after = [int((used > layer).sum()) for layer in range(3)]
+    assert after[0] == after[1] == 16 > after[2] > 0
+    assert sizes == [(16, 1), (16, 12), (16, 1), (after[2], 12), (after[2], 1)]
+    sizes.clear()
+    by_layer.with_rule(EarlyExit(layers=2))(model, x)
+    assert sizes == [(16, 12), (16, 1)]
 
 
 def test_weights_that_change():

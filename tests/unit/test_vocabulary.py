@@ -1,9 +1,7 @@
 """Vocabulary training: the recipe, determinism, and every error."""
 
-import errno
 import gzip
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from commands import output_of
 from keras_albert.corpus.config import VocabRun
 from keras_albert.corpus.vocabulary import train_vocabulary
 from keras_albert.errors import AlbertError
+from keras_albert.storage import DiskFull
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
@@ -161,7 +160,7 @@ def test_nothing_is_left_of_a_vocabulary_that_is_not_whole(corpus, monkeypatch):
 
     def full(self, folder):
         save(self, folder)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise DiskFull(folder, "no space left")
 
     monkeypatch.setattr(Tokenizer, "save", full)
     refusal(run(corpus), "Make room and give the same command again")
