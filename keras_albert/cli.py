@@ -86,8 +86,8 @@ WITHOUT_BACKEND = (VocabRun, PrepareRun, CompileRun)
 DESCRIPTION = (
     "Pretrain, fine-tune and serve ALBERT on the Keras backend that "
     "KERAS_BACKEND names (tensorflow, jax or torch). Every command also reads "
-    "options from a TOML file or a run.json with --file, and single ones with "
-    "--set option=value. Options on the command line override --set, which "
+    "options from a TOML file or a run.json with --file (of sweep, the file "
+    "that describes the search), and single ones with --set option=value. Options on the command line override --set, which "
     "overrides the file. --version prints the version."
 )
 # Exit status when the reader of the output has closed the pipe, as `head` does:

@@ -99,8 +99,9 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
         folder: the output folder; created if absent, must be empty.
 
     Raises:
-        AlbertError: transformers has no such encoder, the model has no
-            vocabulary or is an ensemble, or the folder is not empty.
+        AlbertError: transformers has no such encoder, or the format no such
+            pooling; the model has no vocabulary or is an ensemble; or the
+            folder is not empty.
     """
     check_model(model)
     if isinstance(model, AlbertEnsemble):

@@ -91,7 +91,7 @@ def export(
         weights: data type of stored weights. saved_model: float32, bfloat16,
             float16; litert: float32, float16, int8; onnx: float32, int8.
         version: version of a SavedModel; by default the next number.
-        compute: in which a SavedModel's encoder computes: float32, bfloat16.
+        compute: data type of a SavedModel's encoder: float32, bfloat16.
         data: labelled table to compare export and model on; needed for int8.
         skip_bad: leave out rows of `data` that cannot be read.
         force: export even if the score on `data` falls, or without `data`.

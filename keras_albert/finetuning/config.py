@@ -156,8 +156,8 @@ class FinetuneRun:
     """number by which the logits of teacher and student are divided, so that
     the less probable labels count more"""
     depth: int | None = None
-    """number of layers, if not that of the pretrained model; they start as
-    `pretrain --warm-start` describes"""
+    """number of layers, if not that of the pretrained model; layer l of L
+    starts as its layer l * L0 // L of L0"""
     exits: Literal[EXITS] | None = None
     """train a classifier after every layer, so that `predict --patience` can
     stop before the last one. own: each layer has its own; shared: all layers

@@ -183,7 +183,12 @@ class Predictor(TaskModel):
             A list with, for each text: a label, a number, a list of labels, a
             label for each word, the index of a choice, or an answer ("" if the
             text has none). For embedding: the vectors, float32
-            [len(texts), H]. For fill_mask: see `model.fill_mask`.
+            [len(texts), D]. For similarity: the cosine of each pair. For
+            fill_mask: see `model.fill_mask`.
+
+        Raises:
+            AlbertError: the inputs are not those of the task, are not equally
+                many, or are no texts.
         """
         first, *_ = self.definition.inputs(self.columns)
         given = {
@@ -233,7 +238,10 @@ class Predictor(TaskModel):
         pairs: list[str] | None = None,
         batch_size: int = PredictRun.batch_size,
     ) -> np.ndarray:
-        """The probability of each class, float32 [len(texts), len(labels)]."""
+        """The probability of each class, float32 [len(texts), len(labels)].
+
+        Raises AlbertError for a task without classes, or as `predict`.
+        """
         if not self.definition.has_classes:
             raise AlbertError(
                 "only a classifier has probabilities; this model was trained "

@@ -53,6 +53,10 @@ class AlbertForSequenceClassification(HeadedModel):
         float32 logits [B, C]; [B, L, C] with `return_exits`, and in training
         with `exits`.
 
+    Raises:
+        AlbertError: the backbone has no pooler, an argument is out of range,
+            or `labels` are not C different names.
+
     Sources: reference classifier_utils.py L768-812; Zhou et al. 2020
     (arXiv:2006.04152) for `exits`.
     """
@@ -205,6 +209,10 @@ class AlbertForTokenClassification(HeadedModel):
 
     Returns:
         float32 logits [B, S, C].
+
+    Raises:
+        AlbertError: an argument is out of range, or `labels` are not C
+            different names.
     """
 
     def __init__(
@@ -306,6 +314,9 @@ class AlbertForMultipleChoice(HeadedModel):
 
     Returns:
         float32 logits [B, C].
+
+    Raises:
+        AlbertError: the backbone has no pooler, or `dropout` is out of range.
 
     Source: reference race_utils.py, create_model.
     """

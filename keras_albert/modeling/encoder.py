@@ -94,7 +94,7 @@ def block(
         # With a single query, the gradient would contain a matrix product with
         # an inner dimension of 1, and oneDNN 3.7 (TensorFlow 2.20 and 2.21)
         # corrupts memory if two such products have the same shape and
-        # different layouts. tests/e2e/test_onednn.py reproduces this.
+        # different layouts. tests/onednn_collision.py reproduces this.
         x, context = x[:, :1], context[:, :1]
     return rest_of_block(config, weights, x, context, seeds, training), probs
 

@@ -145,6 +145,9 @@ class AlbertForPretraining(_MaskedModel):
         dict of float32 logits: `mlm` [B, P, V] and `sop` or `nsp` [B, 2], or
         [B, K, 2] with `cls_positions`. Class 1 means that the texts were
         swapped (`sop`), or that the second is from another document (`nsp`).
+
+    Raises:
+        AlbertError: the backbone has no pooler, or `sentence_task` is unknown.
     """
 
     needs_pooler = True

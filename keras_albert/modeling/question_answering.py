@@ -152,7 +152,8 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         static and smaller than K, it stands for K.
 
     Raises:
-        AlbertError: `start_positions` is missing in training.
+        AlbertError: `start_positions` is missing in training, or `beam` is no
+            positive integer.
 
     Source: reference squad_utils.py L1428-1575.
     """

@@ -74,6 +74,9 @@ class AlbertForTextEmbedding(HeadedModel):
 
     Returns:
         float32 [B, D]; [B, T, D] for examples of T texts.
+
+    Raises:
+        AlbertError: an argument is out of range.
     """
 
     takes_several = True
@@ -370,6 +373,10 @@ class AlbertForTextEmbedding(HeadedModel):
 
         Returns:
             float32 [N, D], or [N, dimensions].
+
+        Raises:
+            AlbertError: the model has no vocabulary, or vectors of fewer
+                numbers than `dimensions`.
         """
         check_positive("batch_size", batch_size)
         size = self.check_dimensions(dimensions)

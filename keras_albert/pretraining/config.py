@@ -172,7 +172,7 @@ class PretrainRun:
     The same command resumes an interrupted run. `--file run.toml` reads options
     from a TOML file or a run.json, and `--set optimizer.learning_rate=0.002`
     changes one of them; the options below override both. `--recipe small` takes
-    the size and the settings of a run of one to two hours on two CPU cores.
+    the size and the settings of a run of less than two hours on two CPU cores.
     """
 
     data: Path
@@ -220,8 +220,8 @@ class PretrainRun:
     seed: int = 0
     """seed of initial weights, examples and dropout"""
     warm_start: str | None = None
-    """model to start from, with fewer layers or groups (Paper Table 11);
-    anything that `convert --input` accepts"""
+    """model to start from; it may have fewer layers or groups, or share other
+    weights (Paper Table 11). Anything that `convert --input` accepts"""
     teacher: str | None = None
     """a pretrained model with the same vocabulary: the model also learns from
     its probabilities of masked pieces (distillation); on one device"""

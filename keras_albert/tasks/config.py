@@ -45,9 +45,9 @@ class EarlyExit:
     Args:
         patience: stop as soon as so many layers in a row have agreed with the
             layer before them (Zhou et al. 2020, arXiv:2006.04152, section 3.2).
-            With `patience` L, no example stops early.
+            The number of the model's layers stops no example early.
         confidence: stop as soon as the most probable answer (of several
-            labels, the answer for each label) is as probable.
+            labels, the answer for each of them) has this probability or more.
         layers: stop every example after this many layers.
         tolerance: the answers of a regression count as the same if they
             differ by less; needed for `patience` there.

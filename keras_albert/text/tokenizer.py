@@ -85,7 +85,11 @@ class Tokenizer:
         lower_case: bool = True,
         keep_accents: bool = False,
     ) -> "Tokenizer":
-        """Makes a tokenizer from the content of a `.model` file."""
+        """Makes a tokenizer from the content of a `.model` file.
+
+        Raises AlbertError if it is no vocabulary of SentencePiece, or lacks
+        ALBERT's special pieces.
+        """
         tokenizer = cls.__new__(cls)
         tokenizer._load(model_bytes, lower_case, keep_accents, "the vocabulary")
         return tokenizer
@@ -264,7 +268,8 @@ class Tokenizer:
 
         Raises:
             AlbertError: `texts` is a single text, the numbers of texts and
-                pairs differ, or `pad_to` is less than `max_length`.
+                pairs differ, `max_length` leaves no room for a piece of each text,
+                or `pad_to` is less than `max_length`.
         """
         check_max_length(max_length, pair=pairs is not None)
         is_length = type(pad_to) is int and pad_to >= max_length

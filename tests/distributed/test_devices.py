@@ -264,7 +264,8 @@ def test_one_falls_silent(folder, tmp_path):
         ended.append(-signal.SIGABRT)
     assert status in ended, run.text(0)
     if status == LOST_PROCESS_STATUS:
-        assert run.text(0).splitlines()[-1].startswith("error: process 0 does")
+        # The libraries may add lines of their own while the process ends.
+        assert "\nerror: process 0 does" in run.text(0)
 
 
 @pytest.mark.proof
