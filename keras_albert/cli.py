@@ -87,8 +87,9 @@ DESCRIPTION = (
     "Pretrain, fine-tune and serve ALBERT on the Keras backend that "
     "KERAS_BACKEND names (tensorflow, jax or torch). Every command also reads "
     "options from a TOML file or a run.json with --file (of sweep, the file "
-    "that describes the search), and single ones with --set option=value. Options on the command line override --set, which "
-    "overrides the file. --version prints the version."
+    "that describes the search), and single ones with --set option=value. "
+    "Options on the command line override --set, which overrides the file. "
+    "--version prints the version."
 )
 # Exit status when the reader of the output has closed the pipe, as `head` does:
 # 128 + SIGPIPE, which shells report for other programs.

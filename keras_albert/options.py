@@ -7,7 +7,6 @@ the command line, which checks them as any other.
 import dataclasses
 import difflib
 import itertools
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ from pathlib import Path
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.recipes import RECIPES
 from keras_albert.pretraining.recipes import RECIPES as PRETRAINING
-from keras_albert.storage import flat, read_json
+from keras_albert.storage import flat, read_json, read_toml
 
 
 def check_option(argument: str, known: dict[str, type], command: str) -> None:
@@ -176,13 +175,7 @@ def read_settings(path: Path) -> dict:
         raise AlbertError(
             f"{path}: no such file. `--file` takes a TOML file or a run.json."
         )
-    if path.suffix == ".json":
-        settings = read_json(path)
-    else:
-        try:
-            settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except ValueError as error:
-            raise AlbertError(f"{path}: not a TOML file ({error}).") from None
+    settings = (read_json if path.suffix == ".json" else read_toml)(path)
     if not isinstance(settings, dict):
         raise AlbertError(f"{path}: expected options with their values.")
     return flat(settings)

@@ -33,13 +33,12 @@ from keras_albert.pretraining.run import pretrain as run_pretrain
 from keras_albert.storage import option_types, replacing
 from keras_albert.tasks.metrics import confusion_figure
 from keras_albert.training.plots import curves_figure, new_figure
-from keras_albert.training.run_folder import SEED_FOLDER, holds_run
+from keras_albert.training.run_folder import INPUTS, SEED_FOLDER, holds_run
 from keras_albert.training.run_log import read_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INPUTS = "{}.inputs"  # what was given in memory, beside an output folder
 # Options that may be models or tables in memory, too.
 MODELS = ("model", "teacher", "start", "warm_start")
 TABLES = ("train", "validation", "data", "corpus")

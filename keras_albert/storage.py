@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -403,6 +404,15 @@ def flat(settings: dict, prefix: str = "") -> dict:
         else:
             flattened[prefix + name] = value
     return flattened
+
+
+def read_toml(path: Path) -> dict:
+    """Reads a TOML file; raises AlbertError if it is not one."""
+    try:
+        # Editors on Windows begin files with a byte order mark.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise AlbertError(f"{path}: not a TOML file ({error}).") from None
 
 
 def read_json(path: str | Path):

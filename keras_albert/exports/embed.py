@@ -35,8 +35,7 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import SHOWN_SKIPPED, print_faults
 from keras_albert.finetuning.vectors_config import EmbedRun
 from keras_albert.modeling.base import AlbertModel, check_model
-from keras_albert.modeling.pooling import normalized
-from keras_albert.modeling.text_embedding import checked_dimensions
+from keras_albert.modeling.pooling import checked_dimensions, normalized
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.storage import (
     check_room,
@@ -118,7 +117,7 @@ def _loaded(run: EmbedRun) -> tuple[Predictor, int, str]:
     check_has_columns(run.data, "column", run.column)
     if not is_exported(run.model):
         predictor = Predictor.load(run.model, task=EMBEDDING, columns=columns)
-        size = predictor.model.check_dimensions(run.dimensions)
+        size = checked_dimensions(run.dimensions, predictor.model.size)
         return predictor, size, _checksum_of(predictor)
     predictor = load_exported(run.model, available_cores())
     if not predictor.definition.makes_vectors:

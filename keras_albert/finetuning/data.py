@@ -212,16 +212,6 @@ def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
     return None
 
 
-def balanced_weights(target: np.ndarray) -> np.ndarray:
-    """Weights that give all classes the same total weight, float32 [N].
-
-    They are 1 on average: for classes [0, 0, 0, 1] they are 2/3, 2/3, 2/3, 2.
-    """
-    counts = np.bincount(target)
-    present = (counts > 0).sum()
-    return (len(target) / (present * counts[target])).astype("float32")
-
-
 def longest_row(run: FinetuneRun, config: AlbertConfig) -> int:
     """The most tokens of a row; AlbertError if the model cannot read them."""
     length = run.sequence_length or config.max_position_embeddings

@@ -36,6 +36,7 @@ from keras_albert.finetuning.report import (
     scores_report,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.pooling import checked_dimensions
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.pretraining.model import compile_for_pretraining
@@ -157,7 +158,7 @@ def _check_vector_options(predictor: Predictor, run: EvaluateRun) -> None:
     if run.corpus_column is not None:
         check_has_columns(run.corpus, "corpus_column", run.corpus_column)
     for size in run.dimensions:
-        predictor.model.check_dimensions(size)
+        checked_dimensions(size, predictor.model.size)
 
 
 def _beside(

@@ -23,6 +23,7 @@ from keras_albert.storage import replacing
 from keras_albert.tasks.config import CUT
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.training.run_folder import INPUTS
 
 CARD_FILE = "README.md"
 SHOWN_LABELS = 30
@@ -55,7 +56,7 @@ def card(
     start = f"`{_name(run.model)}`"
     if run.from_scratch:
         start = "random weights"
-    elif Path(run.model).parent == Path(f"{run.output}.inputs"):
+    elif Path(run.model).parent == Path(INPUTS.format(run.output)):
         start = "a model in memory"
     call, limit = ALL_TASKS[run.task].card(run.columns, length, reading)
     if run.long_texts != CUT:

@@ -18,7 +18,6 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.finetuning.data import (
     Tables,
-    balanced_weights,
     held_out_line,
     longest_row,
     read_tables,
@@ -190,8 +189,11 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     chosen = choose_missing(run, len(examples), pretrained.config)
     devices.check_batch(chosen.get("batch_size", run.batch_size))
     if run.class_weights:
+        from sklearn.utils import class_weight  # late: it takes a second
+
+        weight = class_weight.compute_sample_weight("balanced", examples.target)
         examples = dataclasses.replace(
-            examples, weight=balanced_weights(examples.target)
+            examples, weight=weight.astype("float32")
         )
     measured_as = reading
     if reading and tables.held_out:  # on which the threshold is chosen

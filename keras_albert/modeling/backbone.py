@@ -155,13 +155,11 @@ class AlbertBackbone(AlbertModel):
                 "`pooled_only` needs a backbone with `pooler=True`. Received: "
                 "pooler=False."
             )
-        token_ids = inputs["token_ids"]
-        segment_ids = inputs.get("segment_ids")
-        if segment_ids is None:
-            segment_ids = ops.zeros_like(token_ids)
-        positions = inputs.get("position_ids")
         x = self.embeddings(
-            token_ids, segment_ids, positions, training=training
+            inputs["token_ids"],
+            inputs.get("segment_ids"),
+            inputs.get("position_ids"),
+            training=training,
         )
         sequence_output, hidden_states, *scores = self.encoder(
             x,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from keras import ops
 
+from keras_albert.errors import AlbertError, check_positive
 from keras_albert.modeling.config import IDF_POOLINGS
 from keras_albert.text.model_inputs import Row
 
@@ -63,3 +64,19 @@ def normalized(vectors: np.ndarray) -> np.ndarray:
     """Vectors [N, D] scaled to length 1; a vector of zeros stays as it is."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
+
+
+def checked_dimensions(dimensions: int | None, size: int) -> int:
+    """`dimensions`, or `size` if it is None.
+
+    Raises AlbertError if vectors of `size` numbers do not have so many.
+    """
+    if dimensions is None:
+        return size
+    check_positive("dimensions", dimensions)
+    if dimensions > size:
+        raise AlbertError(
+            f"`dimensions` must be at most {size}, the size of the vectors. "
+            f"Received: {dimensions}."
+        )
+    return dimensions

@@ -32,6 +32,7 @@ from keras_albert.modeling.gradient_caching import computed_in_parts
 from keras_albert.modeling.inputs import as_texts, vocabulary_of
 from keras_albert.modeling.pooling import (
     POOL,
+    checked_dimensions,
     inverse_document_frequencies,
     normalized,
 )
@@ -327,13 +328,6 @@ class AlbertForTextEmbedding(HeadedModel):
                 getattr(model, name).assign(ops.convert_to_numpy(value))
         return model
 
-    def check_dimensions(self, dimensions: int | None) -> int:
-        """`dimensions`, or the size of the vectors if it is None.
-
-        Raises AlbertError if the vectors do not have so many numbers.
-        """
-        return checked_dimensions(dimensions, self.size)
-
     def _encoded(self, texts: list[str], batch_size: int) -> np.ndarray:
         """The vectors of texts, as the model computes them: float32 [N, D]."""
         ids = self.preprocess(texts)
@@ -379,7 +373,7 @@ class AlbertForTextEmbedding(HeadedModel):
                 numbers than `dimensions`.
         """
         check_positive("batch_size", batch_size)
-        size = self.check_dimensions(dimensions)
+        size = checked_dimensions(dimensions, self.size)
         vectors = self._encoded(texts, batch_size)[:, :size]
         return normalized(vectors) if normalize else vectors
 
@@ -396,19 +390,3 @@ class AlbertForTextEmbedding(HeadedModel):
         if self.normalize:
             config["normalize"] = True
         return config
-
-
-def checked_dimensions(dimensions: int | None, size: int) -> int:
-    """`dimensions`, or `size` if it is None.
-
-    Raises AlbertError if vectors of `size` numbers do not have so many.
-    """
-    if dimensions is None:
-        return size
-    check_positive("dimensions", dimensions)
-    if dimensions > size:
-        raise AlbertError(
-            f"`dimensions` must be at most {size}, the size of the vectors. "
-            f"Received: {dimensions}."
-        )
-    return dimensions

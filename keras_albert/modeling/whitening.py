@@ -17,6 +17,7 @@ from keras_albert.errors import (
 )
 from keras_albert.modeling.config import IDF, IDF_FIRST_LAST
 from keras_albert.modeling.inputs import as_texts, vocabulary_of
+from keras_albert.modeling.pooling import checked_dimensions
 
 if TYPE_CHECKING:
     from keras_albert.modeling.text_embedding import (
@@ -44,7 +45,7 @@ def whitened(
     form, and lists what raises AlbertError.
     """
     own = _projection_of(model)
-    size = model.check_dimensions(dimensions)
+    size = checked_dimensions(dimensions, model.size)
     texts = _enough_texts(model, texts, size)
     plain = model.with_projection(own, normalize=False)
     kernel, bias = whitening(plain.encode(texts, normalize=False), size)

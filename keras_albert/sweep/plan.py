@@ -3,14 +3,13 @@
 import dataclasses
 import difflib
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.pretraining.config import PretrainRun
-from keras_albert.storage import flat, option_types
+from keras_albert.storage import flat, option_types, read_toml
 from keras_albert.tasks.names import FINETUNE_TASKS
 
 COMMANDS = {"finetune": FinetuneRun, "pretrain": PretrainRun}
@@ -48,11 +47,7 @@ def read_plan(path: Path) -> Plan:
     """
     # Everything is checked before the first run: a wrong option would otherwise
     # stop the search at the first run that has it, perhaps after hours.
-    try:
-        # utf-8-sig: editors on Windows begin files with a byte order mark
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
-        raise AlbertError(f"{path}: not a TOML file ({error}).") from None
+    content = read_toml(path)
     if unknown := sorted(content.keys() - set(_TABLES)):
         raise AlbertError(
             f"{path}: expected {', '.join(_TABLES)}. Received also: "

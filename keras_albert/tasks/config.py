@@ -1,7 +1,7 @@
 """Options of the commands that use a fine-tuned model."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from keras_albert.data.config import OtherColumns, TableColumns
 from keras_albert.errors import (
@@ -22,10 +22,6 @@ from keras_albert.tasks.names import (
     SIMILARITY,
 )
 from keras_albert.training.config import COSINE_LOSSES, COSINE_TEMPERATURE
-
-if TYPE_CHECKING:
-    from keras_albert.modeling.base import AlbertModel
-
 
 # What becomes of a text that is longer than a row: it is cut; or read in
 # windows, whose probabilities are averaged, or whose highest logits count.
@@ -84,49 +80,6 @@ class EarlyExit:
                     "`tolerance` says when two layers agree: it needs "
                     f"`patience`. Received: {given[0]}. Leave it out."
                 )
-
-    def check_model(self, model: "AlbertModel") -> None:
-        """Raises AlbertError unless the rule fits the model."""
-        count = model.config.num_hidden_layers
-        problem = getattr(model, "problem", None)
-        if not hasattr(model, "exits"):
-            raise AlbertError(
-                "only a classifier of whole texts, or a regression, stops "
-                f"early. Received: {type(model).__name__}. Leave --patience, "
-                "--confidence and --layers out."
-            )
-        if model.exits is None:
-            raise AlbertError(
-                "only a model with exits stops early, and this one was trained "
-                "without. Train it with `finetune --exits own`, or leave "
-                "--patience, --confidence and --layers out."
-            )
-        for name in ("layers", "patience"):
-            value = getattr(self, name)
-            if value is not None and value > count:
-                raise AlbertError(
-                    f"the model has {count} layers. Received: {name}={value}. "
-                    f"Give at most {count}."
-                )
-        if problem != "regression":
-            if self.tolerance is not None:
-                raise AlbertError(
-                    "`tolerance` is for a model that predicts a number. "
-                    f"Received: tolerance={self.tolerance} for a model with "
-                    f"problem={problem!r}. Leave it out."
-                )
-        elif self.confidence is not None:
-            raise AlbertError(
-                "a number has no probability. Received: "
-                f"confidence={self.confidence} for a regression. Give "
-                "--patience and --tolerance."
-            )
-        elif self.patience is not None and self.tolerance is None:
-            raise AlbertError(
-                "numbers of two layers are hardly ever equal: `patience` needs "
-                "`tolerance`, the difference that counts as none. Give "
-                "--tolerance, such as a tenth of the range of the labels."
-            )
 
 
 def check_long_texts(

@@ -70,8 +70,47 @@ def layers_used(
 
 
 def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
-    """Raises AlbertError unless a model can stop as a rule says."""
-    rule.check_model(model)
+    """Raises AlbertError unless the rule fits the model, in float weights."""
+    count = model.config.num_hidden_layers
+    problem = getattr(model, "problem", None)
+    if not hasattr(model, "exits"):
+        raise AlbertError(
+            "only a classifier of whole texts, or a regression, stops "
+            f"early. Received: {type(model).__name__}. Leave --patience, "
+            "--confidence and --layers out."
+        )
+    if model.exits is None:
+        raise AlbertError(
+            "only a model with exits stops early, and this one was trained "
+            "without. Train it with `finetune --exits own`, or leave "
+            "--patience, --confidence and --layers out."
+        )
+    for name in ("layers", "patience"):
+        value = getattr(rule, name)
+        if value is not None and value > count:
+            raise AlbertError(
+                f"the model has {count} layers. Received: {name}={value}. "
+                f"Give at most {count}."
+            )
+    if problem != "regression":
+        if rule.tolerance is not None:
+            raise AlbertError(
+                "`tolerance` is for a model that predicts a number. "
+                f"Received: tolerance={rule.tolerance} for a model with "
+                f"problem={problem!r}. Leave it out."
+            )
+    elif rule.confidence is not None:
+        raise AlbertError(
+            "a number has no probability. Received: "
+            f"confidence={rule.confidence} for a regression. Give "
+            "--patience and --tolerance."
+        )
+    elif rule.patience is not None and rule.tolerance is None:
+        raise AlbertError(
+            "numbers of two layers are hardly ever equal: `patience` needs "
+            "`tolerance`, the difference that counts as none. Give "
+            "--tolerance, such as a tenth of the range of the labels."
+        )
     if quantized_paths(model):
         raise AlbertError(
             "early exit needs float weights. Received: a model in int8. "

@@ -18,7 +18,7 @@ from keras_albert.data.tables import (
     read_parts,
     read_text,
 )
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, errors_about
 from keras_albert.modeling.classification import AlbertForMultipleChoice
 from keras_albert.tasks import bag_of_words, classes
 from keras_albert.tasks.labels import LABEL
@@ -116,10 +116,8 @@ class MultipleChoice(LearnedTask):
         texts, choices = values["text"], values["choices"]
         count = len(choices[0])
         for line, each in zip(table.lines, choices, strict=True):
-            try:
+            with errors_about(f"{table.path}:{line}"):
                 _check_number(each, count)
-            except AlbertError as error:
-                raise AlbertError(f"{table.path}:{line}: {error}") from None
         questions = values.get(QUESTION, [""] * len(table))
         rows = choice_rows(tokenizer, texts, questions, choices, length)
         target = np.array(values[LABEL], "int32") if LABEL in values else None

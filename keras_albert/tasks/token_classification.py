@@ -73,11 +73,7 @@ class TokenClassification(LearnedTask):
             if labels is not None:
                 lines = [table.lines[i]] * len(words)
                 marks = label_index(labels[i], names, table.path, lines)
-            try:
-                parts = word_rows(tokenizer, words, length)
-            except AlbertError as error:
-                line = f"{table.path}:{table.lines[i]}"
-                raise AlbertError(f"{line}: {error}") from None
+            parts = word_rows(tokenizer, words, length)
             done = 0
             for row, starts in parts:
                 target = np.full(len(row.token_ids), -1, "int32")

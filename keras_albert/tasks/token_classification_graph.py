@@ -18,7 +18,8 @@ from keras_albert.text.graph_characters import (
     rows_of,
     true_places,
 )
-from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID, UNK_ID
+from keras_albert.text.graph_tokenizer import GraphTokenizer
+from keras_albert.text.special_tokens import PAD_ID, UNK_ID
 
 
 def serve_words(
@@ -41,7 +42,9 @@ def serve_words(
         texts = Characters.of(text)
         starts, ends, splits = texts.words()
         words = texts.parts(starts, ends)
-        rows, row, column = _rows(graph.tokenizer(words), splits, longest)
+        rows, row, column = _rows(
+            graph.tokenizer, graph.tokenizer(words), splits, longest
+        )
         logits = graph.in_parts(rows)["logits"]
         odds = tf.gather_nd(logits, tf.stack([row, column], axis=1))
         odds = tf.nn.softmax(odds)  # [N, C]
@@ -62,7 +65,10 @@ def serve_words(
 
 
 def _rows(
-    pieces: tf.RaggedTensor, splits: tf.Tensor, longest: int
+    tokenizer: GraphTokenizer,
+    pieces: tf.RaggedTensor,
+    splits: tf.Tensor,
+    longest: int,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
     """`word_rows` of texts.
 
@@ -79,9 +85,6 @@ def _rows(
     row = tf.searchsorted(firsts, tf.range(tf.size(counts)), side="right") - 1
     begins = tf.gather(ends, firsts)  # [R], in tokens
     column = ends[:-1] - tf.gather(begins, row) + 1  # after [CLS]
-    # Only a word that fills more than a row is cut off.
-    filled = tf.concat([begins[1:], ends[-1:]], axis=0)[: tf.size(begins)]
-    filled = tf.minimum(filled - begins, longest - 2)  # [R]
     token = tf.concat([[PAD_ID], pieces.values], axis=0)
     # The piece of each token; 0 if a word has none.
     word = rows_of(ends)
@@ -89,23 +92,12 @@ def _rows(
     piece = tf.gather(tf.cast(pieces.row_starts(), tf.int32), word) + within
     has_pieces = tf.gather(lengths, word) > 0
     ids = tf.gather(token, tf.where(has_pieces, piece + 1, 0))
-    ids = tf.where(has_pieces, ids, UNK_ID)
-    ids = tf.concat([ids, [PAD_ID]], axis=0)  # never empty
-
-    width = tf.reduce_max(tf.concat([filled + 2, [2]], axis=0))
-    position = tf.range(width)[tf.newaxis]
-    filled, begins = filled[:, tf.newaxis], begins[:, tf.newaxis]
-    is_piece = (position > 0) & (position <= filled)
-    token_ids = tf.gather(ids, tf.where(is_piece, begins + position - 1, 0))
-    token_ids = tf.where(is_piece, token_ids, PAD_ID)
-    token_ids = tf.where(position == filled + 1, SEP_ID, token_ids)
-    token_ids = tf.where(position == 0, CLS_ID, token_ids)
-    rows = {
-        "token_ids": token_ids,
-        "segment_ids": tf.zeros_like(token_ids),
-        "padding_mask": tf.cast(position <= filled + 1, tf.int32),
-    }
-    return rows, row, column
+    ids = ragged(
+        tf.where(has_pieces, ids, UNK_ID),
+        tf.concat([begins, ends[-1:]], axis=0),
+    )
+    # Only a word that fills more than a row is cut off.
+    return tokenizer.pack(ids, None, longest), row, column
 
 
 def _first_words(ends: tf.Tensor, splits: tf.Tensor, room: int) -> tf.Tensor:

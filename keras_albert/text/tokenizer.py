@@ -268,8 +268,8 @@ class Tokenizer:
 
         Raises:
             AlbertError: `texts` is a single text, the numbers of texts and
-                pairs differ, `max_length` leaves no room for a piece of each text,
-                or `pad_to` is less than `max_length`.
+                pairs differ, `max_length` leaves no room for a piece of each
+                text, or `pad_to` is less than `max_length`.
         """
         check_max_length(max_length, pair=pairs is not None)
         is_length = type(pad_to) is int and pad_to >= max_length

@@ -21,6 +21,7 @@ from keras_albert.storage import (
 MADE_OF = "made_of"  # key of a report: the checksums of the data of the run
 STARTED_FROM = "started_from"  # the checksum of the weights before training
 SEED_FOLDER = "seed-{}"  # a folder for each of several seeds
+INPUTS = "{}.inputs"  # what was given in memory, beside an output folder
 
 # Settings that an interrupted run may change when it is continued.
 _FREE_SETTINGS = {

@@ -13,7 +13,6 @@ from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
-from keras_albert.finetuning.data import balanced_weights
 from keras_albert.finetuning.recipes import choose
 from keras_albert.finetuning.report import scores_lines, seeds_report
 from keras_albert.tasks.embedding import _ranks
@@ -66,17 +65,13 @@ def test_names_of_labels_decide_whether_there_are_entities(tokenizer):
         assert ("entity_f1" in scores) == there
 
 
-def test_weights_that_balance_classes():
-    """Three zeros and a one: 4 / (2 x 3), and 4 / (2 x 1)."""
-    weights = balanced_weights(np.array([0, 0, 1, 0]))
-    np.testing.assert_allclose(weights, [2 / 3, 2 / 3, 2, 2 / 3])
-    # A label that the table does not have takes no share.
-    weights = balanced_weights(np.array([0, 2, 2, 2]))
-    np.testing.assert_allclose(weights, [2, 2 / 3, 2 / 3, 2 / 3])
+def test_weights_of_a_batch():
+    """Those of its rows, and 0 for the row that fills it up."""
     rows = [Row(np.array([2, 9, 3], "int32"), 3)] * 4
+    weights = np.array([2, 0.5, 1, 1], "float32")
     weighed = Features(rows, np.array([0, 2, 2, 2]), weight=weights)
     _, _, weight = weighed.batch(np.array([1, 0]), 3, 8)
-    np.testing.assert_allclose(weight, [2 / 3, 2, 0])
+    np.testing.assert_allclose(weight, [0.5, 2, 0])
 
 
 def test_right_choice():
