@@ -21,7 +21,7 @@ import numpy as np
 
 from keras_albert.checkpoints.huggingface import read_safetensors, safetensors
 from keras_albert.checkpoints.huggingface_config import ARCHITECTURES, with_head
-from keras_albert.checkpoints.names import Row, name_table
+from keras_albert.checkpoints.names import WeightNames, name_table
 from keras_albert.checkpoints.transfer import (
     listed,
     plain_encoder,
@@ -213,7 +213,7 @@ def _merged(model: AlbertModel) -> AlbertModel:
     return plain
 
 
-def _rows(model: AlbertModel) -> tuple[list[Row], list[Row]]:
+def _rows(model: AlbertModel) -> tuple[list[WeightNames], list[WeightNames]]:
     """Rows of names: of the weights that transformers has, and of all others.
 
     In adapter files, a weight that transformers lacks has its name of this
@@ -226,7 +226,9 @@ def _rows(model: AlbertModel) -> tuple[list[Row], list[Row]]:
         if row.ours in names and row.huggingface
     ]
     others = names.keys() - {row.ours for row in known}
-    dotted = [Row(n, None, n.replace("/", "."), None) for n in sorted(others)]
+    dotted = [
+        WeightNames(n, None, n.replace("/", "."), None) for n in sorted(others)
+    ]
     return known, dotted
 
 

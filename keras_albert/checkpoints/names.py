@@ -20,7 +20,7 @@ DIALECTS = {
 }
 
 
-class Row(NamedTuple):
+class WeightNames(NamedTuple):
     """The names of one weight in all formats; None where a format lacks it."""
 
     ours: str
@@ -88,14 +88,14 @@ FORMS = {
 
 def _dense(ours, tf1, huggingface, keras_hub, kernel="kernel", bias="same"):
     return [
-        Row(
+        WeightNames(
             f"{ours}/kernel",
             tf1 and f"{tf1}/kernel",
             huggingface and f"{huggingface}.weight",
             keras_hub and f"{keras_hub}/kernel",
             kernel,
         ),
-        Row(
+        WeightNames(
             f"{ours}/bias",
             tf1 and f"{tf1}/bias",
             huggingface and f"{huggingface}.bias",
@@ -107,7 +107,7 @@ def _dense(ours, tf1, huggingface, keras_hub, kernel="kernel", bias="same"):
 
 def _layer_norm(ours, tf1, huggingface, keras_hub):
     return [
-        Row(
+        WeightNames(
             f"{ours}/{part}",
             tf1 and f"{tf1}/{part}",
             huggingface and f"{huggingface}.{torch_part}",
@@ -119,7 +119,7 @@ def _layer_norm(ours, tf1, huggingface, keras_hub):
 
 _EMBEDDINGS = [
     *(
-        Row(
+        WeightNames(
             f"embeddings/{name}/embeddings",
             f"bert/embeddings/{name}",
             f"albert.embeddings.{name}.weight",
@@ -209,7 +209,7 @@ _MASKED_LM = [
         "predictions.LayerNorm",
         "mlm_head/intermediate_layer_norm",
     ),
-    Row(
+    WeightNames(
         "masked_lm/output_bias",
         "cls/predictions/output_bias",
         "predictions.bias",
@@ -218,7 +218,7 @@ _MASKED_LM = [
 ]
 # Heads with weights [C, H] and [C], as the original names them.
 _OUTPUTS = [
-    Row(
+    WeightNames(
         f"{ours}/{part}",
         f"{tf1}output_{tf1_part}",
         f"{huggingface}.{torch_part}",
@@ -247,12 +247,14 @@ _SPAN_V2 = [
     *_layer_norm("end_layer_norm", "end_logits/LayerNorm", None, None),
     *_dense("end", "end_logits/dense_1", None, None),
     *_dense("answer_dense", "answer_class/dense_0", None, None),
-    Row("answer/kernel", "answer_class/dense_1/kernel", None, None, "kernel"),
+    WeightNames(
+        "answer/kernel", "answer_class/dense_1/kernel", None, None, "kernel"
+    ),
 ]
 HEADS = _MASKED_LM + _OUTPUTS + _SPAN_V2
 
 
-def name_table(config: AlbertConfig) -> list[Row]:
+def name_table(config: AlbertConfig) -> list[WeightNames]:
     """The rows of all weights of the encoder and of all heads.
 
     In the other formats, layers can only share whole blocks. If
@@ -275,7 +277,7 @@ def name_table(config: AlbertConfig) -> list[Row]:
                     f"group_{group}_inner_layer_{inner}/",
                 )
                 rows += [
-                    Row(*map(str.__add__, prefixes, row[:4]), row.form)
+                    WeightNames(*map(str.__add__, prefixes, row[:4]), row.form)
                     for row in half_rows
                 ]
     return rows + _POOLER + HEADS

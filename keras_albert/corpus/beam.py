@@ -14,7 +14,7 @@ from typing import BinaryIO
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.documents import InputFile
 from keras_albert.corpus.write_shards import (
-    Recipe,
+    TokenizationSettings,
     Unit,
     UnitReport,
     manifest_of,
@@ -32,7 +32,7 @@ def prepare_with_beam(run: PrepareRun) -> None:
     runner raises errors of workers as errors of its own.
     """
     beam = _import_beam()
-    recipe = Recipe.of(run)
+    settings = TokenizationSettings.of(run)
     files = _find_files(run.input)
     _check_free(str(run.output))
     units = plan(files, run.shard_bytes, run.column, _open)
@@ -42,13 +42,13 @@ def prepare_with_beam(run: PrepareRun) -> None:
             pipeline
             | "Units" >> beam.Create(list(enumerate(units)))
             | "Spread" >> beam.Reshuffle()
-            | "Tokenize" >> beam.Map(_make, recipe, output)
+            | "Tokenize" >> beam.Map(_make, settings, output)
         )
         _ = (
             pipeline
             | "Once" >> beam.Create([output])
             | "Manifest"
-            >> beam.Map(_finish, recipe, beam.pvalue.AsList(reports))
+            >> beam.Map(_finish, settings, beam.pvalue.AsList(reports))
         )
 
 
@@ -113,24 +113,26 @@ def _check_free(output: str) -> None:
 
 
 def _make(
-    numbered: tuple[int, Unit], recipe: Recipe, output: str
+    numbered: tuple[int, Unit], settings: TokenizationSettings, output: str
 ) -> tuple[int, UnitReport]:
     index, unit = numbered
     with tempfile.TemporaryDirectory() as work:
         report = write_shard(
-            unit, index, recipe, Path(work), lambda *_: None, _open
+            unit, index, settings, Path(work), lambda *_: None, _open
         )
         _upload(Path(work), output)
     return index, report
 
 
 def _finish(
-    output: str, recipe: Recipe, reports: list[tuple[int, UnitReport]]
+    output: str,
+    settings: TokenizationSettings,
+    reports: list[tuple[int, UnitReport]],
 ) -> None:
     ordered = sorted(reports, key=lambda numbered: numbered[0])
-    manifest = manifest_of(recipe, [report for _, report in ordered])
+    manifest = manifest_of(settings, [report for _, report in ordered])
     with tempfile.TemporaryDirectory() as work:
-        recipe.tokenizer().save(work)
+        settings.tokenizer().save(work)
         _upload(Path(work), output)
     with tempfile.TemporaryDirectory() as work:
         manifest.write(Path(work))

@@ -50,7 +50,7 @@ from keras_albert.corpus.shards import (
     ShardSet,
 )
 from keras_albert.corpus.write_shards import (
-    Recipe,
+    TokenizationSettings,
     Unit,
     UnitReport,
     manifest_of,
@@ -99,9 +99,9 @@ def prepare(run: PrepareRun) -> Manifest | None:
 
         prepare_with_beam(run)
         return None
-    recipe = Recipe.of(run)
+    settings = TokenizationSettings.of(run)
     files = [InputFile.of(path) for path in find_files(run.input)]
-    command = _describe(run, recipe, [file.path for file in files])
+    command = _describe(run, settings, [file.path for file in files])
     output = Path(run.output).resolve()
     if os.path.ismount(output):
         raise AlbertError(
@@ -127,10 +127,10 @@ def prepare(run: PrepareRun) -> Manifest | None:
         with _claimed(folder, command) as work, signals_as_ctrl_c():
             # Workers read this copy of the vocabulary, since the user may
             # change the file while they run.
-            recipe.tokenizer().save(work)
+            settings.tokenizer().save(work)
             job = _Job(dataclasses.replace(run, vocab=work), work)
             reports = _make_all(job, units, run.workers or available_cores())
-            manifest = manifest_of(recipe, reports)
+            manifest = manifest_of(settings, reports)
             manifest.write(work)
             folder.publish(made_of)
             shutil.rmtree(output / NOTES, ignore_errors=True)
@@ -143,17 +143,19 @@ def prepare(run: PrepareRun) -> Manifest | None:
     return manifest
 
 
-def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
+def _describe(
+    run: PrepareRun, settings: TokenizationSettings, inputs: list[str]
+) -> dict:
     """Everything that the bytes of the shards depend on, except the text."""
     return {
         "format": FORMAT_VERSION,
-        "vocabulary": recipe.tokenizer().fingerprint,
-        "lower_case": recipe.lower_case,
-        "keep_accents": recipe.keep_accents,
-        "column": recipe.column,
-        "blank_lines": recipe.blank_lines,
-        "split_sentences": recipe.language,
-        "splitter": sentence_splitter() if recipe.language else None,
+        "vocabulary": settings.tokenizer().fingerprint,
+        "lower_case": settings.lower_case,
+        "keep_accents": settings.keep_accents,
+        "column": settings.column,
+        "blank_lines": settings.blank_lines,
+        "split_sentences": settings.language,
+        "splitter": sentence_splitter() if settings.language else None,
         "shard_bytes": run.shard_bytes,
         "input": inputs,
     }
@@ -283,10 +285,10 @@ def _make_all(job: _Job, units: list[Unit], workers: int) -> list[UnitReport]:
         if workers > 1:
             _in_processes(job, counters, missing, workers, reports, display)
         else:
-            recipe = Recipe.of(job.run)
+            settings = TokenizationSettings.of(job.run)
             for i, unit in missing.items():
                 reports[i] = _make_unit(
-                    job, recipe, counters, i, unit, display.show
+                    job, settings, counters, i, unit, display.show
                 )
                 display.show()
     in_order = [reports[i] for i in range(len(units))]
@@ -296,7 +298,7 @@ def _make_all(job: _Job, units: list[Unit], workers: int) -> list[UnitReport]:
 
 def _make_unit(
     job: _Job,
-    recipe: Recipe,
+    settings: TokenizationSettings,
     counters: _Counters,
     index: int,
     unit: Unit,
@@ -312,7 +314,7 @@ def _make_unit(
     notes = job.folder / NOTES
     with tempfile.TemporaryDirectory(prefix="work-", dir=notes) as work:
         work = Path(work)
-        report = write_shard(unit, index, recipe, work, advance)
+        report = write_shard(unit, index, settings, work, advance)
         for part in unit.parts:
             if InputFile.of(part.file.path) != part.file:
                 raise AlbertError(
@@ -430,7 +432,7 @@ def _in_processes(
 
 
 # The settings of a worker process, set when it starts.
-_worker: tuple[_Job, Recipe, _Counters] | None = None
+_worker: tuple[_Job, TokenizationSettings, _Counters] | None = None
 
 
 def _start_worker(job: _Job, counters: _Counters) -> None:
@@ -438,7 +440,7 @@ def _start_worker(job: _Job, counters: _Counters) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker = job, Recipe.of(job.run), counters
+    _worker = job, TokenizationSettings.of(job.run), counters
 
 
 def _end_with_parent() -> None:

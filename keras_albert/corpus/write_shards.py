@@ -57,7 +57,7 @@ class Unit:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class TokenizationSettings:
     """The settings of tokenization, which all units have in common."""
 
     model: bytes
@@ -76,7 +76,7 @@ class Recipe:
     """number of blank lines in a row that end a document of a text file"""
 
     @classmethod
-    def of(cls, run: PrepareRun) -> "Recipe":
+    def of(cls, run: PrepareRun) -> "TokenizationSettings":
         """The tokenization settings of a run."""
         tokenizer = Tokenizer(locate(run.vocab))
         return cls(
@@ -156,7 +156,7 @@ def _packed(parts: Iterable[Part], limit: int) -> Iterator[list[Part]]:
 def write_shard(
     unit: Unit,
     index: int,
-    recipe: Recipe,
+    settings: TokenizationSettings,
     folder: Path,
     advance: Callable[[int, int], None],
     opener: Opener = open_file,
@@ -171,14 +171,14 @@ def write_shard(
     Raises AlbertError if the input is bad; or if most pieces at the beginning
     of the first unit are unknown, to report it now and not after hours.
     """
-    tokenizer, example = recipe.tokenizer(), ""
+    tokenizer, example = settings.tokenizer(), ""
     paths = {part: folder / f"shard-{index:05}.{part}.npy" for part in PARTS}
     with contextlib.ExitStack() as stack:
         writer = _ShardWriter(
             [stack.enter_context(open(path, "wb")) for path in paths.values()],
             tokenizer,
         )
-        for lines in _batches(_lines(unit, recipe, opener)):
+        for lines in _batches(_lines(unit, settings, opener)):
             ids = tokenizer.encode_batch(lines, num_threads=1)
             is_first = not writer.read.pieces
             tokens = writer.add(lines, ids)
@@ -188,7 +188,7 @@ def write_shard(
             # A full batch is long enough to judge the text by.
             if index == 0 and is_first and len(text) + 1 >= CHARACTERS_AT_ONCE:
                 path = unit.parts[0].file.path
-                check_readable(writer.read, example, path, recipe.any_text)
+                check_readable(writer.read, example, path, settings.any_text)
             advance(len(text.encode("utf-8", "ignore")), tokens)
         writer.finish()
     if not writer.counts()["documents"]:
@@ -203,7 +203,9 @@ def write_shard(
     return UnitReport(shard, writer.read, example)
 
 
-def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
+def manifest_of(
+    settings: TokenizationSettings, reports: list[UnitReport]
+) -> Manifest:
     """Makes the manifest of all shards.
 
     Raises AlbertError if there is no document, or too many pieces are unknown.
@@ -216,8 +218,8 @@ def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
         )
     worst = max(reports, key=lambda report: report.read.unknown)
     read = total_read(reports)
-    check_readable(read, worst.example, "the input", recipe.any_text)
-    tokenizer = recipe.tokenizer()
+    check_readable(read, worst.example, "the input", settings.any_text)
+    tokenizer = settings.tokenizer()
     return Manifest(
         fingerprint=tokenizer.fingerprint,
         vocab_size=tokenizer.vocab_size,
@@ -232,14 +234,16 @@ def total_read(reports: Iterable[UnitReport]) -> PieceCount:
     return sum((report.read for report in reports), PieceCount())
 
 
-def _lines(unit: Unit, recipe: Recipe, opener: Opener) -> Iterator[str]:
+def _lines(
+    unit: Unit, settings: TokenizationSettings, opener: Opener
+) -> Iterator[str]:
     lines = itertools.chain.from_iterable(
-        read_part(part, recipe.column, opener, recipe.blank_lines)
+        read_part(part, settings.column, opener, settings.blank_lines)
         for part in unit.parts
     )
-    if recipe.language is None:
+    if settings.language is None:
         return lines
-    return split_sentences(lines, recipe.language)
+    return split_sentences(lines, settings.language)
 
 
 def _batches(lines: Iterable[str]) -> Iterator[list[str]]:

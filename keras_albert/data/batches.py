@@ -172,7 +172,7 @@ class Features:
 # Assigns examples to batches, and chooses the length of each.
 
 # for each batch the indices of its examples, int64 [R], and its length S
-Plan = list[tuple[np.ndarray, int]]
+BatchPlan = list[tuple[np.ndarray, int]]
 
 
 def choose_lengths(
@@ -216,7 +216,7 @@ def epoch_plan(
     batch_size: int,
     seed: int,
     epoch: int,
-) -> Plan:
+) -> BatchPlan:
     """Divides the examples of an epoch into random batches of similar length.
 
     All ceil(N / B) batches are full, except the last one. Examples that do not
@@ -243,7 +243,7 @@ def epoch_plan(
 
 def sorted_plan(
     lengths: np.ndarray, static: np.ndarray, batch_size: int
-) -> Plan:
+) -> BatchPlan:
     """Divides the examples into batches, the shortest first."""
     order = np.argsort(lengths, kind="stable")
     return [

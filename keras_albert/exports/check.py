@@ -13,7 +13,7 @@ from keras_albert.data.tables import Table
 from keras_albert.distribution.backend import full_float32
 from keras_albert.errors import AlbertError
 from keras_albert.exports.check_texts import (
-    check_texts,
+    check_same_texts,
     compare_texts,
     text_lines,
 )
@@ -30,7 +30,7 @@ from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.modeling.pooling import normalized
-from keras_albert.tasks.config import CUT, EarlyExit, shown
+from keras_albert.tasks.config import CUT, EarlyExit, model_names
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_models
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
@@ -120,7 +120,7 @@ def check(run: CheckRun) -> dict:
     }
     print("\n".join(_lines(report)))
     _judge(report, _spread(outputs[0]), run)
-    check_texts(texts, run.export)
+    check_same_texts(texts, run.export)
     return report
 
 
@@ -139,8 +139,8 @@ def _examples(predictor: Predictor, run: CheckRun) -> tuple[Table, Features]:
 
 def _again(run: CheckRun) -> str:
     return (
-        f"Check that {shown(run.model)} is the model that was exported, and "
-        "export it again"
+        f"Check that {model_names(run.model)} is the model that was exported, "
+        "and export it again"
     )
 
 
@@ -209,7 +209,7 @@ def _check_made_of(run: CheckRun, found: dict, expected: dict) -> None:
     ]
     if differing:
         raise AlbertError(
-            f"{run.export} was not made from {shown(run.model)}: "
+            f"{run.export} was not made from {model_names(run.model)}: "
             f"{'; '.join(differing)}. Name the model that was exported, with "
             "--task or --labels if these were given to `export`."
         )

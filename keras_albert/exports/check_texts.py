@@ -69,7 +69,7 @@ def text_lines(shares: Shares) -> list[str]:
     ]
 
 
-def check_texts(shares: Shares, folder: Path) -> None:
+def check_same_texts(shares: Shares, folder: Path) -> None:
     """Raises AlbertError if a signature answers too many rows differently."""
     for signature, share in shares.items():
         if share < LEAST_SAME_TEXTS:

@@ -25,7 +25,7 @@ from keras_albert.distribution.backend import (
 )
 from keras_albert.errors import AlbertError, check_installed, check_worker
 from keras_albert.exports.check_texts import (
-    check_texts,
+    check_same_texts,
     compare_texts,
     text_lines,
 )
@@ -381,4 +381,4 @@ def _compare(
             "--force."
         )
     if not run.force:
-        check_texts(texts, run.output)
+        check_same_texts(texts, run.output)

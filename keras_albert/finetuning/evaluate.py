@@ -42,7 +42,7 @@ from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.storage import check_new_file
-from keras_albert.tasks.config import EarlyExit, shown
+from keras_albert.tasks.config import EarlyExit, model_names
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
 from keras_albert.tasks.registry import ALL_TASKS
@@ -68,9 +68,9 @@ def evaluate(run: EvaluateRun) -> dict:
     if task.is_learned and (run.task or not is_encoder):
         return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
     raise AlbertError(
-        f"{shown(run.model)} has no head that was fine-tuned for a task. Run "
-        "`keras-albert finetune`, or use `ka.load` and `model.evaluate`. To "
-        "score a pretrained model, give the folder that `pretrain` wrote."
+        f"{model_names(run.model)} has no head that was fine-tuned for a task. "
+        "Run `keras-albert finetune`, or use `ka.load` and `model.evaluate`. "
+        "To score a pretrained model, give the folder that `pretrain` wrote."
     )
 
 
@@ -80,15 +80,15 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     if run.sentence_task is not None:
         raise AlbertError(
             "`sentence_task` measures a pretrained model, and "
-            f"{shown(run.model)} is fine-tuned. Received: "
+            f"{model_names(run.model)} is fine-tuned. Received: "
             f"sentence_task={run.sentence_task!r}. Leave --sentence-task out."
         )
     if not run.data.is_dir() or is_saved_dataset(run.data):
         _check_unused(run, "a table", "split", "any_size")
     elif not predictor.definition.is_published:
         raise AlbertError(
-            f"{shown(run.model)} is a fine-tuned model: it is evaluated on a "
-            f"table, but {run.data} is a folder. Name the file."
+            f"{model_names(run.model)} is a fine-tuned model: it is evaluated "
+            f"on a table, but {run.data} is a folder. Name the file."
         )
     else:
         _check_unused(run, "a published task", "columns")

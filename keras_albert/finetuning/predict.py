@@ -21,7 +21,7 @@ from keras_albert.storage import (
     replacing,
     room_at,
 )
-from keras_albert.tasks.config import shown
+from keras_albert.tasks.config import model_names
 from keras_albert.tasks.question_answering.squad import SQUAD_EXTENSION
 from keras_albert.tasks.question_answering.task import submitted
 from keras_albert.tasks.registry import submissions, submit
@@ -159,8 +159,8 @@ def _predict_for_squad(run: PredictRun) -> None:
     if not predictor.definition.reads_contexts:
         raise AlbertError(
             f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
-            f"{shown(run.model)} was trained for {predictor.task}. Convert or "
-            "rename the file."
+            f"{model_names(run.model)} was trained for {predictor.task}. "
+            "Convert or rename the file."
         )
     paths = run.output, run.n_best_output, run.null_odds_output
     wanted = [path for path in paths if path is not None]
@@ -191,7 +191,7 @@ def _predict_for_glue(run: PredictRun) -> None:
     predictor = Predictor.load(run.model, average=run.average, **run.given)
     if not predictor.definition.is_of_glue:
         raise AlbertError(
-            f"{run.data} is a folder, and {shown(run.model)} was not "
+            f"{run.data} is a folder, and {model_names(run.model)} was not "
             "fine-tuned on a task of GLUE. Name a file."
         )
     if run.skip_bad:

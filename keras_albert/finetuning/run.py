@@ -63,7 +63,7 @@ from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import LABEL
 from keras_albert.tasks.task_file import task_of
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.text.unknown import check_readable, judged
+from keras_albert.text.unknown import check_readable, count_in_table
 from keras_albert.training.config import CHECKPOINTS_FOLDER
 from keras_albert.training.cost import fit_with_cost
 from keras_albert.training.loop import Diverged, Timetable, Training
@@ -76,7 +76,7 @@ from keras_albert.training.run_folder import (
     same_settings,
     write_report,
 )
-from keras_albert.training.run_log import Row
+from keras_albert.training.run_log import LogRow
 
 
 def finetune(run: FinetuneRun) -> dict:
@@ -184,7 +184,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     options = names, length, reading, run.long_texts
     examples = task.examples(tokenizer, tables.train, *options).as_rows()
     inputs, values = task.inputs(run.columns), tables.train.values
-    found = judged(tokenizer, examples.rows, values, inputs)
+    found = count_in_table(tokenizer, examples.rows, values, inputs)
     check_readable(*found, tables.train.path, run.any_text)
     chosen = choose_missing(run, len(examples), pretrained.config)
     devices.check_batch(chosen.get("batch_size", run.batch_size))
@@ -382,13 +382,13 @@ def _validation(
     prepared: _Prepared,
     predictor: Predictor,
     devices: Devices,
-) -> Callable[[Callable[[], bool]], Row] | None:
+) -> Callable[[Callable[[], bool]], LogRow] | None:
     """A function that scores the held-out rows, see `Training.validate`."""
     if prepared.tables.held_out is None:
         return None
     task, rows = ALL_TASKS[run.task], prepared.measured_on
 
-    def validate(stopped: Callable[[], bool]) -> Row:
+    def validate(stopped: Callable[[], bool]) -> LogRow:
         outputs = predictor.outputs(
             rows, run.batch_size, stopped, compute=devices.outputs
         )
@@ -404,7 +404,7 @@ def _validation(
 
 
 def _report_of(
-    run: FinetuneRun, prepared: _Prepared, kept: Row, epoch: float
+    run: FinetuneRun, prepared: _Prepared, kept: LogRow, epoch: float
 ) -> dict:
     """The part of the report that is known without scores."""
     tables = prepared.tables

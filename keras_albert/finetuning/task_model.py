@@ -25,7 +25,7 @@ from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS, read_split
 from keras_albert.tasks.task import Outputs, Task
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.text.unknown import PieceCount, check_readable, judged
+from keras_albert.text.unknown import PieceCount, check_readable, count_in_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +126,11 @@ class TaskModel:
     def unreadable(
         self, features: Features, table: Table
     ) -> tuple[PieceCount, str]:
-        """Counts the unknown pieces of a table; see `text.unknown.judged`."""
+        """Counts the unknown pieces of a table; see `count_in_table`."""
         names = self.definition.inputs(self.columns)
-        return judged(self.tokenizer, features.rows, table.values, names)
+        return count_in_table(
+            self.tokenizer, features.rows, table.values, names
+        )
 
     def readable_features(self, table: Table, any_text: bool) -> Features:
         """`features`; AlbertError if the vocabulary cannot read the texts.

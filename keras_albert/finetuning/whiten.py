@@ -24,7 +24,7 @@ from keras_albert.tasks.names import EMBEDDING
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_with_task
 from keras_albert.text.model_inputs import text_rows
-from keras_albert.text.unknown import check_readable, judged
+from keras_albert.text.unknown import check_readable, count_in_table
 
 
 def whiten(run: WhitenRun) -> None:
@@ -84,7 +84,7 @@ def _texts(run: WhitenRun, predictor: Predictor) -> list[str]:
     texts = _evenly(list(texts), run.max_texts)
     tokenizer = predictor.tokenizer
     rows = text_rows(tokenizer, texts, None, predictor.sequence_length)
-    found = judged(tokenizer, rows, {"text": texts}, ["text"])
+    found = count_in_table(tokenizer, rows, {"text": texts}, ["text"])
     check_readable(*found, run.data, run.any_text)
     return texts
 

@@ -10,9 +10,9 @@ def of_embedding(config: AlbertConfig) -> int:
         + config.max_position_embeddings
         + config.type_vocab_size
     )
-    count = rows * config.embedding_size + layer_norm(config.embedding_size)
+    count = rows * config.embedding_size + of_layer_norm(config.embedding_size)
     if config.has_projection:
-        count += dense(config.embedding_size, config.hidden_size)
+        count += of_dense(config.embedding_size, config.hidden_size)
     return count
 
 
@@ -27,11 +27,13 @@ def of_blocks(config: AlbertConfig) -> int:
     groups = config.num_hidden_groups * config.inner_group_num
     halves = {  # parameters, and those of each layer's low-rank differences
         "attention": (
-            4 * dense(hidden, hidden) + layer_norm(hidden),
+            4 * of_dense(hidden, hidden) + of_layer_norm(hidden),
             4 * rank * (hidden + hidden),
         ),
         "feed_forward": (
-            dense(hidden, inner) + dense(inner, hidden) + layer_norm(hidden),
+            of_dense(hidden, inner)
+            + of_dense(inner, hidden)
+            + of_layer_norm(hidden),
             2 * rank * (hidden + inner),
         ),
     }
@@ -43,11 +45,11 @@ def of_blocks(config: AlbertConfig) -> int:
     )
 
 
-def dense(inputs: int, outputs: int) -> int:
+def of_dense(inputs: int, outputs: int) -> int:
     """A kernel and a bias."""
     return (inputs + 1) * outputs
 
 
-def layer_norm(size: int) -> int:
+def of_layer_norm(size: int) -> int:
     """Scale and offset of a LayerNorm."""
     return 2 * size

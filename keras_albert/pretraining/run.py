@@ -46,7 +46,7 @@ from keras_albert.training.run_folder import (
     same_settings,
     write_report,
 )
-from keras_albert.training.run_log import HELD_OUT, Row, check_tensorboard
+from keras_albert.training.run_log import HELD_OUT, LogRow, check_tensorboard
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.speed import Work, matrix_product_peak
 
@@ -292,7 +292,7 @@ def _compiled_model(
 
 
 def _report_of(
-    run: PretrainRun, inputs: _Inputs, parameters: int, kept: Row
+    run: PretrainRun, inputs: _Inputs, parameters: int, kept: LogRow
 ) -> dict:
     report = {
         MADE_OF: _checksums(run),

@@ -44,7 +44,7 @@ SPLIT, TAMPER, OTHER, OTHER_SPLIT, CUT_A, CUT_B, VISIT, REPLACE = range(8)
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class EpochPlan:
     """The chunks of an epoch and their order."""
 
     edges: np.ndarray
@@ -98,7 +98,7 @@ def example_keys(seed: int, epochs, indices) -> np.ndarray:
 
 def plan_epoch(
     corpus: Corpus, examples: ExampleConfig, seed: int, epoch: int
-) -> Plan:
+) -> EpochPlan:
     """Plans the examples of an epoch, shuffled over all documents.
 
     A chunk consists of consecutive sentences with as many tokens as its
@@ -119,7 +119,7 @@ def plan_epoch(
     count = len(edges) - 1
     order = np.argsort(fold(fold(key, ORDER), np.arange(count)))
     order = order.astype("uint32") if count < 2**32 else order
-    plan = Plan(edges, order, key)
+    plan = EpochPlan(edges, order, key)
     if not examples.pack:
         return plan
     packing = pack_examples(
@@ -227,7 +227,7 @@ def cut_documents(
 
 def example_spans(
     corpus: Corpus,
-    plan: Plan,
+    plan: EpochPlan,
     examples: ExampleConfig,
     indices: np.ndarray,
     keys: np.ndarray,
@@ -246,7 +246,11 @@ def example_spans(
 
 
 def example_lengths(
-    corpus: Corpus, plan: Plan, examples: ExampleConfig, seed: int, epoch: int
+    corpus: Corpus,
+    plan: EpochPlan,
+    examples: ExampleConfig,
+    seed: int,
+    epoch: int,
 ) -> np.ndarray:
     """int32 [N]: number of tokens of each example, with special tokens."""
     count = len(plan.order)
@@ -266,7 +270,7 @@ def example_lengths(
 
 def _segments(
     corpus: Corpus,
-    plan: Plan,
+    plan: EpochPlan,
     examples: ExampleConfig,
     chunks: np.ndarray,
     keys: np.ndarray,
@@ -314,7 +318,7 @@ def _split(first, end, random) -> np.ndarray:
 
 def _other_documents(
     corpus: Corpus,
-    plan: Plan,
+    plan: EpochPlan,
     first: np.ndarray,
     lengths: np.ndarray,
     keys: np.ndarray,

@@ -15,10 +15,10 @@ from keras_albert.errors import (
 )
 from keras_albert.modeling.config import CONFIG_FILE, VARIANTS, AlbertConfig
 from keras_albert.modeling.parameter_count import (
-    dense,
-    layer_norm,
     of_blocks,
+    of_dense,
     of_embedding,
+    of_layer_norm,
 )
 from keras_albert.pretraining.flops import FLOPS_PER_PRODUCT, encoder_products
 
@@ -165,11 +165,13 @@ class Parameters:
 def count_parameters(config: AlbertConfig) -> Parameters:
     """Counts the parameters of `AlbertForPretraining`."""
     width, hidden = config.embedding_size, config.hidden_size
-    masked_lm = dense(hidden, width) + layer_norm(width) + config.vocab_size
-    sentence_order = dense(hidden, 2)
+    masked_lm = (
+        of_dense(hidden, width) + of_layer_norm(width) + config.vocab_size
+    )
+    sentence_order = of_dense(hidden, 2)
     return Parameters(
         embedding=of_embedding(config),
-        encoder=of_blocks(config) + dense(hidden, hidden),
+        encoder=of_blocks(config) + of_dense(hidden, hidden),
         heads=masked_lm + sentence_order,
     )
 

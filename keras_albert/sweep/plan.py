@@ -23,7 +23,7 @@ Value = str | int | float | bool
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """The options and values that a search tries."""
 
     command: str
@@ -39,7 +39,7 @@ class Plan:
         return math.prod(map(len, self.search.values()))
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> SearchPlan:
     """Reads the TOML file of a search.
 
     Raises AlbertError if it is not such a file, an option does not exist, is
@@ -95,7 +95,7 @@ def read_plan(path: Path) -> Plan:
                 f"{path}: `task` must be one of {', '.join(FINETUNE_TASKS)}. "
                 f"Received: {task!r}."
             )
-    plan = Plan(command, options, search)
+    plan = SearchPlan(command, options, search)
     if plan.combinations > MOST_COMBINATIONS:
         raise AlbertError(
             f"{path}: {plan.combinations:,} combinations, more than "

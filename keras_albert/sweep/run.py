@@ -35,7 +35,7 @@ from keras_albert.storage import (
     write_json,
 )
 from keras_albert.sweep.config import SweepRun
-from keras_albert.sweep.plan import Plan, read_plan
+from keras_albert.sweep.plan import SearchPlan, read_plan
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.loop import DIVERGED
 from keras_albert.training.plots import can_draw, save_figure
@@ -102,7 +102,7 @@ def sweep(run: SweepRun) -> list[dict]:
     return results
 
 
-def _checksums(plan: Plan) -> dict[str, str]:
+def _checksums(plan: SearchPlan) -> dict[str, str]:
     """Checksums of the data of a search, by their paths.
 
     These are tables, and manifests of shards. Folders of benchmarks, and
@@ -177,7 +177,7 @@ def _check_score(study, run: SweepRun, name: str) -> None:
     study.set_user_attr("score", name)
 
 
-def _study(optuna, run: SweepRun, plan: Plan):
+def _study(optuna, run: SweepRun, plan: SearchPlan):
     """The study in the journal, with a queue of the combinations to run."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = optuna.storages.journal.JournalFileBackend(
@@ -230,7 +230,7 @@ def _enqueue_failed(study) -> None:
     study.set_user_attr(RETRIED, before + [trial.number for trial in failed])
 
 
-def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
+def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
     """Runs what is left of the plan; `name` is that of the score."""
     states = optuna.trial.TrialState
     end = None
@@ -309,7 +309,7 @@ def _name(values: dict) -> str:
     return f"run-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 
-def _started(plan: Plan, values: dict, output: Path) -> subprocess.Popen:
+def _started(plan: SearchPlan, values: dict, output: Path) -> subprocess.Popen:
     settings = output.with_name(f"{output.name}.{SETTINGS_FILE}")
     write_json(settings, {**plan.options, **values, "output": str(output)})
     printed = output.with_name(f"{output.name}.{OUTPUT_FILE}")
@@ -361,7 +361,7 @@ def _evaluations(output: Path, name: str, after: int) -> Iterator[tuple]:
     return itertools.islice(enumerate(found, start=1), after, None)
 
 
-def _score_name(run: SweepRun, plan: Plan) -> str:
+def _score_name(run: SweepRun, plan: SearchPlan) -> str:
     """The number to maximize: a key of the report, and of the log."""
     if run.score is not None and not _is_maximized(run.score):
         raise AlbertError(
@@ -443,7 +443,7 @@ def _last_line(printed: str) -> str:
     return (errors or lines or ["no output"])[-1]
 
 
-def _results(study, plan: Plan) -> list[dict]:
+def _results(study, plan: SearchPlan) -> list[dict]:
     results = []
     for name, trial in _ended(study).items():
         values = {
@@ -461,7 +461,7 @@ def _results(study, plan: Plan) -> list[dict]:
     return sorted(results, key=rank, reverse=True)
 
 
-def _write_table(results: list[dict], plan: Plan, path: Path) -> None:
+def _write_table(results: list[dict], plan: SearchPlan, path: Path) -> None:
     titles = [*plan.search, "score", "ended", "minutes", "folder"]
     lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     lines += [

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from keras_albert.tasks.decisions import EVEN, Threshold
-from keras_albert.tasks.graph import Outputs, ServingGraph
+from keras_albert.tasks.early_exit_graph import Tensors
+from keras_albert.tasks.graph import ServingGraph
 
 # The parser's errors name the operation, and not the input.
 _PARSER_NAME = "inputs_must_be_tf.Examples_with_one_string_as_the_feature_text"
 
 
 def serve_texts(
-    graph: ServingGraph, decode: Callable[[tf.Tensor], Outputs]
+    graph: ServingGraph, decode: Callable[[tf.Tensor], Tensors]
 ) -> dict[str, Callable]:
     """`serving_default`, which is also `pair` for pairs of texts.
 
@@ -56,7 +57,7 @@ def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
 
 def decode_several(
     labels: Sequence[str], threshold: Threshold | None
-) -> Callable[[tf.Tensor], Outputs]:
+) -> Callable[[tf.Tensor], Tensors]:
     """All probabilities, and which labels are chosen by them."""
     names = tf.constant(labels)
     limits = tf.constant(threshold or [EVEN] * len(labels))
@@ -68,18 +69,18 @@ def decode_several(
     return decode
 
 
-def decode_number(logits: tf.Tensor) -> Outputs:
+def decode_number(logits: tf.Tensor) -> Tensors:
     """The number, as `score`."""
     return {"score": logits[:, 0]}
 
 
-def _named(odds: tf.Tensor, names: tf.Tensor) -> Outputs:
+def _named(odds: tf.Tensor, names: tf.Tensor) -> Tensors:
     # A server expects as many rows in each output, so that names are repeated.
     labels = tf.tile(names[tf.newaxis], [tf.shape(odds)[0], 1])
     return {"probabilities": odds, "labels": labels}
 
 
-def classify(serve: Callable[[tf.Tensor], Outputs]) -> Callable:
+def classify(serve: Callable[[tf.Tensor], Tensors]) -> Callable:
     """The classification of TensorFlow Serving, which takes tf.Examples."""
 
     def classify(inputs):

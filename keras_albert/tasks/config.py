@@ -210,7 +210,7 @@ class HeadOptions:
     """the longest text, in tokens, for heads that compute vectors"""
 
 
-def shown(model: str | tuple[str, ...]) -> str:
+def model_names(model: str | tuple[str, ...]) -> str:
     """The name of a model, or of several, as the command line takes them."""
     return " ".join(model) if isinstance(model, tuple) else str(model)
 

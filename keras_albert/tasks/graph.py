@@ -21,7 +21,7 @@ from keras_albert.private_apis import sublayers
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.decisions import Threshold
 from keras_albert.tasks.early_exit import check_can_export
-from keras_albert.tasks.early_exit_graph import early_outputs
+from keras_albert.tasks.early_exit_graph import Tensors, early_outputs
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.text.graph_characters import equally_many
 from keras_albert.text.graph_tokenizer import GraphTokenizer
@@ -30,8 +30,6 @@ from keras_albert.text.tokenizer import Tokenizer
 
 WINDOWS_AT_ONCE = 32  # of long texts, so that memory does not grow with them
 TEXTS_AT_ONCE = 8  # of those of a request: fewer are padded, and fit the cache
-
-Outputs = dict[str, tf.Tensor]
 
 
 class Use(Protocol):
@@ -113,7 +111,7 @@ class ServingGraph:
             scope.add_update((variable, tf.cast(value, dtype)))
         return scope
 
-    def _outputs(self, rows: Outputs) -> Outputs:
+    def _outputs(self, rows: Tensors) -> Tensors:
         model = self.use.model
         if model.axes != ROW:  # an example with a single choice
             rows = {name: row[:, tf.newaxis] for name, row in rows.items()}
@@ -130,15 +128,15 @@ class ServingGraph:
             outputs = model(rows, training=False)
         return outputs if isinstance(outputs, dict) else {self.output: outputs}
 
-    def _embedding(self, rows: Outputs) -> Outputs:
+    def _embedding(self, rows: Tensors) -> Tensors:
         with self.scope():
             return {"embedding": self._embedder(rows, training=False)}
 
-    def in_parts(self, rows: Outputs) -> Outputs:
+    def in_parts(self, rows: Tensors) -> Tensors:
         """The outputs for any number of rows, a few at a time."""
         return _in_parts(self.rows, rows, WINDOWS_AT_ONCE)
 
-    def by_length(self, text: tf.Tensor, *pair: tf.Tensor) -> Outputs:
+    def by_length(self, text: tf.Tensor, *pair: tf.Tensor) -> Tensors:
         """The outputs for texts or pairs of texts, strings [B].
 
         The shortest ones come first, a few at a time, so that they are not
@@ -147,7 +145,7 @@ class ServingGraph:
         """
         return _by_length(self.rows, self.packed(text, *pair))
 
-    def packed(self, text: tf.Tensor, pair: tf.Tensor | None = None) -> Outputs:
+    def packed(self, text: tf.Tensor, pair: tf.Tensor | None = None) -> Tensors:
         """Rows of ids [B, S] of texts or pairs of texts, strings [B]."""
         length = self.use.sequence_length
         if pair is None:
@@ -156,7 +154,7 @@ class ServingGraph:
         ids = self.tokenizer(text), self.tokenizer(pair)
         return self.tokenizer.pack(*ids, length)
 
-    def rows_of_ids(self, token_ids: tf.Tensor) -> Outputs:
+    def rows_of_ids(self, token_ids: tf.Tensor) -> Tensors:
         """Checked rows of ids, with their segments and padding.
 
         Padding is PAD, or CLS after the first token, since servers that pad a
@@ -207,15 +205,15 @@ class ServingGraph:
 
     # The signatures of every task.
 
-    def token_ids(self, token_ids: tf.Tensor) -> Outputs:
+    def token_ids(self, token_ids: tf.Tensor) -> Tensors:
         """The outputs of the model for int32 [B, S] ids."""
         return self.rows(self.rows_of_ids(token_ids))
 
-    def embed(self, text: tf.Tensor) -> Outputs:
+    def embed(self, text: tf.Tensor) -> Tensors:
         """`embedding` float32 [B, H]: the mean of the last layer's vectors."""
         return _by_length(self._vectors, self.packed(text))
 
-    def tokenize(self, text: tf.Tensor) -> Outputs:
+    def tokenize(self, text: tf.Tensor) -> Tensors:
         """`token_ids` int32 [B, S], padded with 0, and `lengths` int32 [B]."""
         packed = self.packed(text)
         return {
@@ -224,7 +222,7 @@ class ServingGraph:
         }
 
 
-def _by_length(function: Callable, rows: Outputs) -> Outputs:
+def _by_length(function: Callable, rows: Tensors) -> Tensors:
     """Applies a function to rows in ascending order of length, a few at a time.
 
     In this order the rows of a part have similar lengths, and little padding is
@@ -243,10 +241,10 @@ def _by_length(function: Callable, rows: Outputs) -> Outputs:
 
 def _in_parts(
     function: Callable,
-    rows: Outputs,
+    rows: Tensors,
     at_once: int,
     lengths: tf.Tensor | None = None,
-) -> Outputs:
+) -> Tensors:
     """Applies a function to `at_once` rows at a time, and joins its outputs.
 
     `function` is a result of `ServingGraph.of_rows`. With `lengths`, int32 [R],

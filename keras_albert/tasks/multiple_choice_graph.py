@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_albert.tasks.graph import Outputs, ServingGraph
+from keras_albert.tasks.early_exit_graph import Tensors
+from keras_albert.tasks.graph import ServingGraph
 from keras_albert.text.graph_characters import equally_many
 from keras_albert.text.graph_rows import pack_choices
 
@@ -20,7 +21,7 @@ def serve_choices(graph: ServingGraph, has_question: bool) -> Callable:
     [B, C].
     """
 
-    def answers(text, question, choices) -> Outputs:
+    def answers(text, question, choices) -> Tensors:
         batch, count = tf.unstack(tf.shape(choices))
         length = graph.use.sequence_length
         packed = pack_choices(graph.tokenizer, text, question, choices, length)

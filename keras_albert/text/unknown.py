@@ -83,7 +83,7 @@ def example_of(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
     return some[shares.index(max(shares))][:SHOWN] if some else ""
 
 
-def judged(
+def count_in_table(
     tokenizer: Tokenizer,
     rows: Sequence[Row],
     values: Mapping[str, list],

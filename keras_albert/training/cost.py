@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keras_albert.training.config import CHECKPOINTS_FOLDER
 from keras_albert.training.loop import Training, fit_into_folder
-from keras_albert.training.run_log import Row, RunLog
+from keras_albert.training.run_log import LogRow, RunLog
 from keras_albert.training.speed import Work
 
 POWERCAP = Path("/sys/class/powercap")
@@ -49,7 +49,7 @@ class Cost:
 
 def fit_with_cost(
     training: Training, work_of: Callable[[int], Work]
-) -> tuple[Row, Cost | None]:
+) -> tuple[LogRow, Cost | None]:
     """Trains a model as `fit_into_folder` does, and measures the cost.
 
     Returns the row of the log that belongs to the saved model, and the cost of
@@ -71,7 +71,7 @@ def fit_with_cost(
 
 
 def cost_of_run(
-    rows: Sequence[Row],
+    rows: Sequence[LogRow],
     steps: int,
     work_of: Callable[[int], Work],
     joules: float | None,

@@ -43,7 +43,7 @@ from keras_albert.training.optimizer import Lamb
 from keras_albert.training.plots import can_draw, draw_curves
 from keras_albert.training.progress import ProgressBar, shown_values
 from keras_albert.training.run_folder import folder_at
-from keras_albert.training.run_log import HELD_OUT, Row, RunLog, TensorBoard
+from keras_albert.training.run_log import HELD_OUT, LogRow, RunLog, TensorBoard
 from keras_albert.training.speed import SpeedMeter, Work
 
 # Keras warns so of a head that does not read the pooler.
@@ -87,7 +87,7 @@ class Training:
     timetable: Timetable
     origin: dict
     """what the run is made from, see `Checkpoint`"""
-    validate: Callable[[Callable[[], bool]], Row] | None = None
+    validate: Callable[[Callable[[], bool]], LogRow] | None = None
     """measures held-out examples: values by name, perhaps with a `loss`. Its
     argument says whether the run is to stop; then it may return early, with
     anything. None: nothing is held out"""
@@ -104,12 +104,12 @@ class Training:
     devices: Devices = dataclasses.field(default_factory=OneDevice)
     """the devices; of several processes the first one writes all files"""
 
-    def kept(self, rows: list[Row]) -> Row | None:
+    def kept(self, rows: list[LogRow]) -> LogRow | None:
         """The row of the log whose model is kept; None without any row."""
         if not rows or self.validate is None:
             return rows[-1] if rows else None
 
-        def rank(row: Row) -> tuple[float, float]:
+        def rank(row: LogRow) -> tuple[float, float]:
             lowest = -row.get(HELD_OUT + "loss", 0.0)
             if self.best == "loss":
                 return lowest, lowest
@@ -127,7 +127,7 @@ class Training:
         return len(log.rows) - 1 - best >= self.patience
 
 
-def fit_into_folder(training: Training) -> Row:
+def fit_into_folder(training: Training) -> LogRow:
     """Trains a model, or continues the run that its folder holds.
 
     SIGTERM and SIGINT end the run after the current step, with a checkpoint. A
@@ -148,7 +148,7 @@ def fit_into_folder(training: Training) -> Row:
     ):
         log = RunLog(None)
 
-        def begin() -> list[Row]:
+        def begin() -> list[LogRow]:
             nonlocal log
             stack.enter_context(folder_at(folder).locked("at work on this run"))
             log = RunLog(folder)
@@ -340,7 +340,7 @@ class TrainingSteps(keras.callbacks.Callback):
             self._save(means)
             self.meter.start()
 
-    def _check(self, step: int, means: Row) -> None:
+    def _check(self, step: int, means: LogRow) -> None:
         """Raises Diverged in every process if the loss of one is not finite."""
         if self._ask(is_lost=_is_lost(means)):
             raise Diverged.at(step, f"the loss is {means['loss']}")
@@ -395,7 +395,7 @@ class TrainingSteps(keras.callbacks.Callback):
         self._ended_interval = None
         self._log(row)
 
-    def _validate(self) -> Row:
+    def _validate(self) -> LogRow:
         """Measures held-out examples; incompletely if the run is to stop."""
         # Several processes validate to the end, since each waits for the
         # others there.
@@ -409,7 +409,7 @@ class TrainingSteps(keras.callbacks.Callback):
             )
         return measured
 
-    def _log(self, row: Row) -> None:
+    def _log(self, row: LogRow) -> None:
         self.log.append(row)
         if self.tensorboard:
             self.tensorboard.write(row)
@@ -420,12 +420,12 @@ class TrainingSteps(keras.callbacks.Callback):
         )
 
 
-def _numbers(logs: dict) -> Row:
+def _numbers(logs: dict) -> LogRow:
     """The losses and metrics of a step, for which it waits."""
     return {name: float(convert_to_numpy(logs[name])) for name in sorted(logs)}
 
 
-def _is_lost(means: Row) -> bool:
+def _is_lost(means: LogRow) -> bool:
     """Whether a loss is infinite or NaN; it stays so until they are reset."""
     return not math.isfinite(means.get("loss", 0.0))
 
@@ -463,7 +463,7 @@ def evaluate_until(
     batches,
     stopped: Callable[[], bool],
     devices: Devices | None = None,
-) -> Row:
+) -> LogRow:
     """Runs `model.evaluate` until `stopped()`; see `Training.validate`."""
     devices = devices or OneDevice()
     return devices.evaluate(model, batches, [_StopEvaluation(stopped)])
@@ -537,7 +537,7 @@ def averaged_weights(model: keras.Model):
             variable.assign(weight)
 
 
-def _rest(folder: Path, checkpoints: Checkpoints, kept: Row | None) -> str:
+def _rest(folder: Path, checkpoints: Checkpoints, kept: LogRow | None) -> str:
     """What a run has left; its folder is removed if that is nothing."""
     steps = checkpoints.steps()
     if not steps and (folder / MODEL_FILE).exists():

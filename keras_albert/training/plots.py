@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_albert.errors import optional_import
 from keras_albert.storage import replacing
-from keras_albert.training.run_log import CURVES_FILE, HELD_OUT, Row
+from keras_albert.training.run_log import CURVES_FILE, HELD_OUT, LogRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,12 +34,14 @@ def save_figure(figure: "Figure", path: Path, **options: Any) -> None:
         figure.savefig(unfinished, format="png", **options)
 
 
-def draw_curves(rows: list[Row], folder: Path, best: str | None = None) -> None:
+def draw_curves(
+    rows: list[LogRow], folder: Path, best: str | None = None
+) -> None:
     """Writes curves.png, see `curves_figure`."""
     save_figure(curves_figure(rows, best), folder / CURVES_FILE)
 
 
-def curves_figure(rows: list[Row], best: str | None = None) -> "Figure":
+def curves_figure(rows: list[LogRow], best: str | None = None) -> "Figure":
     """Losses, accuracies, the score `best`, and speed over the steps.
 
     Held-out values have the colour of the training, and are dotted.

@@ -11,7 +11,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from keras_albert.training.run_log import HELD_OUT, Row
+from keras_albert.training.run_log import HELD_OUT, LogRow
 
 SECONDS_BETWEEN_LINES = 60  # if the output is not a terminal
 
@@ -52,7 +52,7 @@ class ProgressBar:
         """Starts at a step of a resumed run; the time left counts from it."""
         self._progress.reset(self._task, completed=step)
 
-    def update(self, step: int, values: Row) -> None:
+    def update(self, step: int, values: LogRow) -> None:
         """Shows the current step and the losses and speed in `values`."""
         brief = {n: v for n, v in values.items() if n.endswith(_BRIEF)}
         if not self._progress.disable:
@@ -71,7 +71,7 @@ class ProgressBar:
             self._progress.console.print(text, highlight=False, markup=False)
 
 
-def shown_values(values: Row) -> str:
+def shown_values(values: LogRow) -> str:
     """Formats a row of the log as text.
 
     Example: {"loss": 2.5, "val_loss": 2.75, "tokens_per_second": 1234.5} gives

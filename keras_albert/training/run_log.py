@@ -12,7 +12,7 @@ LOG_FILE = "log.csv"
 CURVES_FILE = "curves.png"
 TENSORBOARD_FOLDER = "tensorboard"
 HELD_OUT = "val_"  # prefix of values measured on held-out examples
-Row = dict[str, float | None]
+LogRow = dict[str, float | None]
 
 
 class RunLog:
@@ -23,7 +23,7 @@ class RunLog:
 
     def __init__(self, folder: Path | None):
         self.path = folder and folder / LOG_FILE
-        self.rows: list[Row] = []
+        self.rows: list[LogRow] = []
         if self.path and self.path.is_file():
             with open(self.path, newline="", encoding="utf-8") as file:
                 reader = csv.DictReader(file)
@@ -39,7 +39,7 @@ class RunLog:
         """Whether there is a row for the interval that ends with `step`."""
         return any(row["step"] == step for row in self.rows)
 
-    def append(self, row: Row) -> None:
+    def append(self, row: LogRow) -> None:
         """Adds a row and replaces the file atomically."""
         self.rows.append(row)
         self._write()
@@ -65,7 +65,7 @@ class RunLog:
             writer.writerows(self.rows)
 
 
-def read_log(folder: Path) -> list[Row]:
+def read_log(folder: Path) -> list[LogRow]:
     """The rows of a run's log; AlbertError if it has none."""
     rows = RunLog(folder).rows
     if not rows:
@@ -76,7 +76,7 @@ def read_log(folder: Path) -> list[Row]:
     return rows
 
 
-def _numbers(row: dict[str, str]) -> Row:
+def _numbers(row: dict[str, str]) -> LogRow:
     values = {k: float(v) if v else None for k, v in row.items()}
     return {**values, "step": int(values["step"])}
 
@@ -94,7 +94,7 @@ class TensorBoard:
     logged before, are written again.
     """
 
-    def __init__(self, folder: Path, rows: list[Row]):
+    def __init__(self, folder: Path, rows: list[LogRow]):
         self._summary = import_tensorflow().summary
         folder = folder / TENSORBOARD_FOLDER
         shutil.rmtree(folder, ignore_errors=True)
@@ -105,7 +105,7 @@ class TensorBoard:
         for row in rows:
             self.write(row)
 
-    def write(self, row: Row) -> None:
+    def write(self, row: LogRow) -> None:
         """Writes a row of the log."""
         for name, value in row.items():
             part = "validation" if name.startswith(HELD_OUT) else "train"

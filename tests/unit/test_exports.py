@@ -321,10 +321,10 @@ def test_texts_that_are_answered_otherwise():
         shares = of_texts.compare_texts(exported, table, answers, "float32")
         assert shares == {"serving_default": same / 3}
         if same == 3:
-            of_texts.check_texts(shares, Path("served"))
+            of_texts.check_same_texts(shares, Path("served"))
         else:
             with pytest.raises(ka.AlbertError, match=r"served: .* the texts"):
-                of_texts.check_texts(shares, Path("served"))
+                of_texts.check_same_texts(shares, Path("served"))
 
 
 def test_answers_of_every_kind_can_differ():

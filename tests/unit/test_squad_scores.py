@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from keras_albert.errors import AlbertError
 from keras_albert.tasks.question_answering.metrics import (
-    best_threshold,
+    best_no_answer_threshold,
     f1,
     score_v1,
     score_v2,
@@ -118,7 +118,9 @@ def test_score_v2_with_a_threshold():
 
 def test_refusing_all():
     def best(*scores):
-        return best_threshold(np.zeros(2), np.ones(2), np.array(scores))
+        return best_no_answer_threshold(
+            np.zeros(2), np.ones(2), np.array(scores)
+        )
 
     # Probabilities: the official 0. Other scores: below all of them.
     assert best(0.2, 0.1) == (100, 0)
@@ -136,7 +138,9 @@ def test_what_cannot_be_scored():
     with pytest.raises(AlbertError, match="lacks 1 of 4 questions: d"):
         score_v2(QUESTIONS, TEXTS, {"a": 0.0, "b": 0.0, "c": 0.0})
     with pytest.raises(AlbertError, match="must be numbers"):
-        best_threshold(np.zeros(2), np.ones(2), np.array([0.0, math.nan]))
+        best_no_answer_threshold(
+            np.zeros(2), np.ones(2), np.array([0.0, math.nan])
+        )
 
 
 SCORES = st.sampled_from([0.0, 0.25, 0.5, 1.0])
@@ -146,7 +150,7 @@ AGAINST_ANY = st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0, math.inf])
 @given(st.lists(st.tuples(SCORES, st.booleans(), AGAINST_ANY), min_size=1))
 def test_no_threshold_is_better(rows):
     answered, refused, against = np.array(rows, float).T
-    best, threshold = best_threshold(answered, refused, against)
+    best, threshold = best_no_answer_threshold(answered, refused, against)
 
     def average(at):
         return 100 * np.where(against > at, refused, answered).mean()

@@ -39,7 +39,7 @@ from keras_albert.text.special_tokens import SEP_ID
 BATCH, LENGTH = "batch", "length"  # the sizes that the file leaves open
 
 # by name: the value in the graph, its dtype and its shape
-Outputs = dict[str, tuple[str, str, tuple]]
+GraphOutputs = dict[str, tuple[str, str, tuple]]
 
 
 def onnx_model(
@@ -80,7 +80,7 @@ def onnx_model(
     return graph.model({INPUT: ("int32", (BATCH, LENGTH))}, outputs)
 
 
-def _classify(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+def _classify(writer: EncoderWriter, inputs: Inputs) -> GraphOutputs:
     """The logits of a classifier of texts, or of choices as rows."""
     classifier = writer.model.classifier
     pooled = writer.pooled(writer.encoded(inputs, first_only=True))
@@ -88,7 +88,7 @@ def _classify(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     return {"logits": (logits, "float32", (BATCH, classifier.units))}
 
 
-def _classify_tokens(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+def _classify_tokens(writer: EncoderWriter, inputs: Inputs) -> GraphOutputs:
     """The logits of AlbertForTokenClassification."""
     classifier = writer.model.classifier
     x = writer.encoded(inputs, first_only=False)
@@ -96,7 +96,7 @@ def _classify_tokens(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     return {"logits": (logits, "float32", (BATCH, LENGTH, classifier.units))}
 
 
-def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+def _embed(writer: EncoderWriter, inputs: Inputs) -> GraphOutputs:
     """The vectors of AlbertForTextEmbedding."""
     add, constant, model = writer.add, writer.constant, writer.model
     is_first = model.pooling == "cls"
@@ -136,7 +136,7 @@ def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     return {"embedding": (vector, "float32", (BATCH, model.size))}
 
 
-def _spans(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+def _spans(writer: EncoderWriter, inputs: Inputs) -> GraphOutputs:
     """The logits of start and end of AlbertForQuestionAnswering."""
     x = writer.encoded(inputs, first_only=False)
     both = writer.dense(writer.model.span, x, exact=True)
@@ -148,7 +148,7 @@ def _spans(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     }
 
 
-def _beam(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+def _beam(writer: EncoderWriter, inputs: Inputs) -> GraphOutputs:
     """The outputs of AlbertForQuestionAnsweringV2 for predictions."""
     add, constant, model = writer.add, writer.constant, writer.model
     x = writer.encoded(inputs, first_only=False)
@@ -220,7 +220,7 @@ def _answer_class(writer: EncoderWriter, x: str, start: str) -> str:
     return writer.dense(writer.model.answer, hidden, exact=True)
 
 
-_HEADS: dict[type, Callable[[EncoderWriter, Inputs], Outputs]] = {
+_HEADS: dict[type, Callable[[EncoderWriter, Inputs], GraphOutputs]] = {
     AlbertForSequenceClassification: _classify,
     AlbertForMultipleChoice: _classify,
     AlbertForTokenClassification: _classify_tokens,

@@ -104,7 +104,7 @@ def score_v2(
     if no_answer is not None:
         against = _against(questions, no_answer)
         for name, answered in (("exact", exact), ("f1", f1_)):
-            score, at = best_threshold(answered, refused, against)
+            score, at = best_no_answer_threshold(answered, refused, against)
             best |= {f"best_{name}": score, f"best_{name}_thresh": at}
     is_refused = against > threshold
     exact, f1_ = (np.where(is_refused, refused, x) for x in (exact, f1_))
@@ -120,7 +120,7 @@ def score_v2(
     return {**report, "unanswered": _unanswered(questions, texts), **best}
 
 
-def best_threshold(
+def best_no_answer_threshold(
     answered: np.ndarray, refused: np.ndarray, no_answer: np.ndarray
 ) -> tuple[float, float]:
     """The highest average that a threshold gives, in percent, and it.

@@ -52,7 +52,7 @@ NO_CANDIDATE = 1_000_000.0
 MARGIN = 1.0  # between a threshold and scores that are all on one side of it
 
 # for each window `start` and `end` [S], or the beam, see decode_beam
-Outputs = list[dict[str, np.ndarray]]
+WindowOutputs = list[dict[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +288,9 @@ class QuestionAnswering(LearnedTask):
         )
 
 
-def predictions_of(outputs: Outputs, features: Features) -> list[Prediction]:
+def predictions_of(
+    outputs: WindowOutputs, features: Features
+) -> list[Prediction]:
     """The answers to each question, the best first."""
     asked = features.source
     questions, windows, config = asked.questions, asked.windows, asked.config
@@ -358,7 +360,7 @@ def _above(threshold: float, against: np.ndarray) -> float:
 
 
 def submitted(
-    outputs: Outputs,
+    outputs: WindowOutputs,
     features: Features,
     names: tuple[str, str] | None,
     ids: Sequence[str],
