@@ -132,6 +132,11 @@ def check_positive_number(name: str, value: float) -> None:
     _check(is_number(value) and value > 0, name, value, "a positive number")
 
 
+def check_not_negative(name: str, value: float) -> None:
+    """Raises AlbertError unless `value` is a finite number of 0 or more."""
+    _check(is_number(value) and value >= 0, name, value, "0 or more")
+
+
 def check_probability(name: str, value: float) -> None:
     """Raises AlbertError unless `value` is in [0, 1)."""
     _check(is_number(value) and 0 <= value < 1, name, value, "in [0, 1)")

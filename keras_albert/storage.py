@@ -22,6 +22,8 @@ RUN_FILE = "run.json"
 REPORT_FILE = "report.json"
 MANIFEST_FILE = "manifest.json"  # of shards and of checkpoints
 
+IN_USE = "another process is"  # how the message of a locked folder begins
+
 
 class DiskFull(AlbertError):
     """A file could not be written because the disk or a quota is full."""
@@ -307,7 +309,7 @@ class WorkFolder:
         """
         return locked(
             self._lock,
-            f"{self.output}: another process is {doing}. Wait for it, or "
+            f"{self.output}: {IN_USE} {doing}. Wait for it, or "
             "choose another output.",
         )
 

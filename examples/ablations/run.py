@@ -71,9 +71,10 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--cores", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    output = arguments.output or Path(
-        "ablations", f"{arguments.table}-{arguments.scale}"
-    )
+    output = (
+        arguments.output
+        or Path("ablations", f"{arguments.table}-{arguments.scale}")
+    ).resolve()
     if arguments.jobs < 1:
         parser.error("--jobs must be 1 or more")
     if arguments.steps is not None and arguments.steps < 2:
@@ -95,6 +96,8 @@ def main() -> None:
     for run in reversed(table["runs"]):  # a run comes after its start
         if run["name"] in chosen and "start" in run:
             chosen = [*chosen, run["start"]]
+    if arguments.data:  # before the folders of runs name it
+        _check_data(arguments.data)
     output.mkdir(parents=True, exist_ok=True)
     data = (arguments.data or _own_text(output)).resolve()
     names, made = [], []
@@ -208,6 +211,15 @@ def _is_done(folder: Path, wanted: dict) -> bool:
     """Whether a run with these settings has ended."""
     done = (folder / "result.json").exists()
     return done and _read(folder / "settings.json") == wanted
+
+
+def _check_data(data: Path) -> None:
+    wanted = ["train/manifest.json", "held_out/manifest.json"]
+    if (data / "task.train.tsv").exists():
+        wanted.append("task.dev.tsv")
+    for name in wanted:
+        if not (data / name).is_file():
+            sys.exit(f"error: {data / name}: no such file. See --help.")
 
 
 def _own_text(output: Path) -> Path:

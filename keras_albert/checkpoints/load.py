@@ -52,6 +52,7 @@ from keras_albert.training.model_folder import (
     MODEL_FILE,
     TASK_FILE,
     ModelFolder,
+    point_to_best_seed,
 )
 
 # organization/name, and no path of a file or of a folder above.
@@ -226,6 +227,7 @@ def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
             "its own."
         )
     if path.is_dir():
+        point_to_best_seed(path)
         names = sorted(each.name for each in path.iterdir())
         held = ", ".join(names[:SHOWN_FILES]) or "nothing"
         more = ", ..." if len(names) > SHOWN_FILES else ""

@@ -32,7 +32,7 @@ from keras_albert.checkpoints.transfer import (
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.errors import AlbertError, errors_about, is_number
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
-from keras_albert.modeling.base import AlbertModel, check_plain, own_path
+from keras_albert.modeling.base import AlbertModel, check_plain, own_paths
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
@@ -195,8 +195,7 @@ def _trained(model: AlbertModel) -> dict[str, np.ndarray]:
 
     They are trained themselves, or were counted in the training texts.
     """
-    new = {own_path(each) for each in model.trainable_variables}
-    new.add(_TOKEN_WEIGHTS)
+    new = {*own_paths(model, model.trainable_variables), _TOKEN_WEIGHTS}
     return {k: to_numpy(v) for k, v in variables(model).items() if k in new}
 
 

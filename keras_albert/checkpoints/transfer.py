@@ -20,7 +20,7 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_not_quantized,
     check_plain,
-    own_path,
+    own_paths,
 )
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.private_apis import adapted_kernel
@@ -46,12 +46,13 @@ def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
 
 def variables(model: AlbertModel) -> dict:
     """The Keras variables by name, without seed generators and adapters."""
-    return {
-        own_path(variable): variable
+    chosen = (
+        variable
         for variable in model.variables
         if "seed_generator" not in variable.path
         and not variable.path.rsplit("/", 1)[1].startswith("lora_")
-    }
+    )
+    return own_paths(model, chosen)
 
 
 def exported(model: AlbertModel, dialect: str) -> dict[str, np.ndarray]:

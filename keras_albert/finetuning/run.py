@@ -72,6 +72,7 @@ from keras_albert.training.run_folder import (
     MADE_OF,
     SEED_FOLDER,
     STARTED_FROM,
+    TAUGHT_BY,
     RunFolder,
     same_settings,
     write_report,
@@ -277,13 +278,16 @@ def _finetune_seeds(
             print(f"seed {seed}: {error}")
             diverged.append(seed)
             continue
-        start = reports[seed].get(STARTED_FROM)
-        if start not in (None, prepared.start):  # of an earlier command
-            raise AlbertError(
-                f"{output} started from {run.model} before that changed. One "
-                "median of both would mean nothing. Remove the folder, or "
-                "choose another output."
-            )
+        for key, model, value in (  # may be those of an earlier command
+            (STARTED_FROM, run.model, prepared.start),
+            (TAUGHT_BY, run.teacher, prepared.teacher),
+        ):
+            if reports[seed].get(key) not in (None, value):
+                raise AlbertError(
+                    f"{output} {key.replace('_', ' ')} {model} before that "
+                    "changed. One median of both would mean nothing. Remove "
+                    "the folder, or choose another output."
+                )
     if not devices.is_first:
         return {}
     if not reports:
@@ -420,6 +424,7 @@ def _report_of(
         "from_scratch": run.from_scratch,
         MADE_OF: tables.checksums,
         STARTED_FROM: None if run.from_scratch else prepared.start,
+        **({TAUGHT_BY: prepared.teacher} if prepared.teacher else {}),
         "chosen": prepared.chosen,
         "step": kept["step"],
         "epoch": epoch,

@@ -22,7 +22,7 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_config,
     feeding,
-    own_path,
+    own_paths,
 )
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import SharedEncoder
@@ -256,9 +256,9 @@ class AlbertBackbone(AlbertModel):
         if lora:
             backbone.enable_lora(**lora)  # which freezes all other weights
             if "frozen" in config:
-                for weight in backbone.weights:
-                    frozen = own_path(weight) in config["frozen"]
-                    weight.trainable = not frozen
+                weights = own_paths(backbone, backbone.weights)
+                for path, weight in weights.items():
+                    weight.trainable = path not in config["frozen"]
         return backbone
 
     def save_assets(self, dir_path: str) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import inspect
 import warnings
+from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -159,6 +160,9 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 have a form that the model does not accept.
         """
         with feeding().plain_errors(self):
+            signature = inspect.signature(super().fit)
+            given = signature.bind(x, y, *args, **kwargs).arguments
+            feeding().check_read_once(given, validation_data)
             held_out = feeding().held_out(self, validation_data)
             x, y, kwargs = feeding().fed(self, x, y, kwargs)
             return super().fit(x, y, *args, validation_data=held_out, **kwargs)
@@ -222,10 +226,16 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
         Weights that layers share are quantized once. A quantized model is for
         inference: int8 weights have no gradient. Raises AlbertError for another
-        mode than "int8", or a model with relaxed sharing, whose kernels are
-        sums of two weights.
+        mode than "int8", a `config`, or a model with relaxed sharing, whose
+        kernels are sums of two weights.
         """
         check_choice("mode", mode, ("int8",))
+        if kwargs.get("config") is not None:
+            raise AlbertError(
+                "a saved model knows which of its layers are int8, and no "
+                f"other settings. Received: config={kwargs['config']!r:.60}. "
+                "Leave it out."
+            )
         if self.config.relaxed_rank:
             raise AlbertError(
                 "relaxed sharing cannot be quantized. Expected relaxed_rank=0. "
@@ -293,7 +303,9 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return {
             **super().get_config(),  # has neither int8 nor frozen weights
             "quantized": quantized_paths(self),
-            "frozen": [own_path(v) for v in self.weights if not v.trainable],
+            "frozen": [
+                *own_paths(self, (v for v in self.weights if not v.trainable))
+            ],
         }
 
     @classmethod
@@ -303,8 +315,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
         frozen = config.pop("frozen", [])
         model = cls(**config)
         _quantize_paths(model, quantized)
-        for weight in model.weights:
-            if own_path(weight) in frozen:
+        for path, weight in own_paths(model, model.weights).items():
+            if path in frozen:
                 weight.trainable = False
         return model
 
@@ -423,13 +435,22 @@ def check_plain(model: AlbertModel) -> None:
         )
 
 
-def own_path(part) -> str:
-    """The path of a layer or weight without the name of the model.
+def own_paths(root: layers.Layer, parts: Iterable[Any]) -> dict[str, Any]:
+    """Layers or weights of `root` by their paths inside of their model.
 
-    It is therefore the same in all models of an architecture. Files and the
-    name tables of `checkpoints` use it.
+    The paths lack the names of the model and of what is around it, such as a
+    layer of the user that made the model when it was built. They are therefore
+    the same in all models of an architecture. Files and the name tables of
+    `checkpoints` use them.
     """
-    return part.path.split("/", 1)[1]
+    models = (each for each in sublayers(root) if isinstance(each, AlbertModel))
+    # The path of a backbone does not begin with that of the model around it.
+    prefixes = {f"{each.path}/" for each in (root, *models)}
+    found = {}
+    for part in parts:
+        inside = (p for p in prefixes if part.path.startswith(p))
+        found[part.path.removeprefix(max(inside, key=len))] = part
+    return found
 
 
 def quantized_paths(layer: layers.Layer) -> list[str]:
@@ -449,7 +470,7 @@ def _quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
 def _leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
     kinds = layers.Dense | layers.Embedding
     parts = (part for part in sublayers(layer) if isinstance(part, kinds))
-    return {own_path(part): part for part in parts}
+    return own_paths(layer, parts)
 
 
 def _check_argument_names(cls: type, names) -> None:

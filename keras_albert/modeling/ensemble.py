@@ -12,7 +12,7 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_model,
     check_plain,
-    own_path,
+    own_paths,
 )
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
@@ -229,7 +229,8 @@ def mean_weights(models: Sequence[AlbertModel]) -> AlbertModel:
 
 
 def _architecture(model: AlbertModel) -> tuple:
-    weights = [(own_path(weight), weight.shape) for weight in model.weights]
+    paths = own_paths(model, model.weights)
+    weights = [(path, weight.shape) for path, weight in paths.items()]
     config = model.config.replace(
         **{name: getattr(AlbertConfig, name) for name in FOR_TRAINING}
     )

@@ -29,6 +29,7 @@ from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
 from keras_albert.modeling.streams import (
     batches_of_ids,
     check_gives_ids,
+    check_read_once,
     is_stream,
     plain_errors,
 )
@@ -42,6 +43,7 @@ from keras_albert.text.tokenizer import (
 # Models also use these from here, so that there is one module to import late.
 __all__ = (
     "check_inputs",
+    "check_read_once",
     "check_vectors",
     "fill_masks",
     "masked_rows",

@@ -71,7 +71,9 @@ def as_list(values):
 
 
 def as_array(values):
-    """Converts a list or column of numbers to an array."""
+    """Converts a list or column of numbers, or a dict of them, to arrays."""
+    if isinstance(values, dict):
+        return {name: as_array(value) for name, value in values.items()}
     if isinstance(values, list | tuple) or is_column(values):
         return np.asarray(as_list(values))
     return values

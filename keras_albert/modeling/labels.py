@@ -85,6 +85,11 @@ def _of_outputs(check, y, classes: dict, losses):
             name: check(value, classes.get(name), _loss(losses, name))
             for name, value in y.items()
         }
+    if y is not None and len(classes) > 1:
+        raise AlbertError(
+            f"the labels of this model are a dict of {' and '.join(classes)}. "
+            f"Received: {type(y).__name__}."
+        )
     return check(y, classes.get(None), _loss(losses, None))
 
 

@@ -19,6 +19,11 @@ from keras_albert.modeling.inputs import as_array, check_has_ids, holds_text
 from keras_albert.modeling.labels import graph_labels, is_sparse, labels_of
 from keras_albert.private_apis import without_iterator
 
+READ_ONCE = (
+    "a generator can be read once, and is read again here. Give a "
+    "tf.data.Dataset or a DataLoader, also as `validation_data`; or epochs=1."
+)
+
 
 def is_stream(data) -> bool:
     """Whether `data` is a stream of batches, with labels or without."""
@@ -45,6 +50,24 @@ def check_gives_ids(data) -> None:
             "of texts; or make ids in `__getitem__`: Tokenizer(...)(texts, "
             "max_length=128, pad_to=128)."
         )
+
+
+def check_read_once(given: dict, validation_data) -> None:
+    """Raises AlbertError for a generator that later epochs would read again.
+
+    Keras keeps the first two batches of a generator, and on JAX and PyTorch
+    these alone would be every later epoch. `given` are arguments of `fit`.
+    """
+    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
+    frequency = given.get("validation_freq", 1)
+    validations = epochs // frequency if isinstance(frequency, int) else epochs
+    for data, steps, times in (
+        (given.get("x"), "steps_per_epoch", epochs),
+        (validation_data, "validation_steps", validations),
+    ):
+        is_whole = given.get(steps) is None
+        if isinstance(data, types.GeneratorType) and is_whole and times > 1:
+            raise AlbertError(READ_ONCE)
 
 
 def is_dataset(data) -> bool:
@@ -231,11 +254,7 @@ def _as_dataset(loader, batches: Iterator[tuple]):
         nonlocal start
         batch = next(batches, None) if start is None else start
         if batch is None:
-            raise AlbertError(
-                "a generator can be read once, and is read again here. Give a "
-                "tf.data.Dataset or a DataLoader, also as `validation_data`; "
-                "or epochs=1."
-            )
+            raise AlbertError(READ_ONCE)
         yield batch
         for batch in batches:
             start = None

@@ -11,7 +11,7 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_model,
     check_plain,
-    own_path,
+    own_paths,
 )
 from keras_albert.modeling.encoder import HALVES, SharedEncoder
 
@@ -53,10 +53,10 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
     ours, theirs = _backbone(model), _backbone(source)
     starts = _encoder_starts(ours.encoder, theirs.encoder)
     in_encoder = {id(weight) for weight in ours.encoder.weights}
-    known = {own_path(weight): weight for weight in source.weights}
+    known = own_paths(source, source.weights)
+    ours_by_name = own_paths(model, model.weights)
     kept = []
-    for weight in model.weights:
-        name = own_path(weight)
+    for name, weight in ours_by_name.items():
         if id(weight) in in_encoder:
             continue
         if name in known or name.startswith("embeddings/"):
@@ -64,12 +64,13 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
         else:
             kept.append(name)
     problems = []
+    names = {id(weight): name for name, weight in ours_by_name.items()}
     for weight, (start, *_) in starts:
         if start is None:
-            problems.append(f"{own_path(weight)}: missing in the source")
+            problems.append(f"{names[id(weight)]}: missing in the source")
         elif tuple(start.shape) != tuple(weight.shape):
             problems.append(
-                f"{own_path(weight)}: expected {tuple(weight.shape)}, found "
+                f"{names[id(weight)]}: expected {tuple(weight.shape)}, found "
                 f"{tuple(start.shape)}"
             )
     if problems:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -155,7 +156,9 @@ def _all_different(path: Path, name: str, values: list[Value]) -> list[Value]:
 
     Two runs of the same settings would have the same output folder.
     """
-    if len(set(map(str, values))) < len(values):
+    # Of 1 and 1.0, too, which Optuna takes for the same value.
+    pairs = itertools.combinations(values, 2)
+    if any(a == b or str(a) == str(b) for a, b in pairs):
         raise AlbertError(
             f"{path}: `search.{name}` has a value twice: {values}. Remove one, "
             "or give fewer points."

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -20,11 +21,12 @@ from keras_albert.data.saved_dataset import (
     checksum_of_table,
     is_saved_dataset,
 )
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import AlbertError, is_number, optional_import
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.report import COMPARED, ON_TRAINING_ROWS
 from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.storage import (
+    IN_USE,
     MANIFEST_FILE,
     REPORT_FILE,
     WorkFolder,
@@ -180,9 +182,10 @@ def _check_score(study, run: SweepRun, name: str) -> None:
 def _study(optuna, run: SweepRun, plan: SearchPlan):
     """The study in the journal, with a queue of the combinations to run."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    journal = optuna.storages.journal.JournalFileBackend(
-        str(run.output / JOURNAL_FILE), _NoLock()
-    )
+    path = run.output / JOURNAL_FILE
+    if path.exists():  # a full disk may have cut its last line
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    journal = optuna.storages.journal.JournalFileBackend(str(path), _NoLock())
     halving = optuna.pruners.SuccessiveHalvingPruner(
         min_resource=1, reduction_factor=REDUCTION
     )
@@ -260,6 +263,12 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
             return
         if ended == "failed":
             said = _last_line(_printed(output)[len(printed_before) :])
+            if f"{output}: {IN_USE}" in said:  # the search before was killed
+                raise AlbertError(
+                    f"{output.name} goes on in a process that an earlier "
+                    "command has started. Wait for it, or end it; then give "
+                    "the same command again."
+                )
             if is_first and _is_refusal(said, output):
                 raise _Refused(f"the first run: {said[7:]}")
         if ended == "finished":  # before it counts as ended
@@ -300,6 +309,9 @@ def _ended(study) -> dict[str, object]:
         if "ended" in trial.user_attrs
         and trial.state.is_finished()
         and trial.number not in retried
+        # `_study` ends a trial so whose command was killed while it ended.
+        and (trial.state.name == "FAIL")
+        == (trial.user_attrs["ended"] == "failed")
     }
 
 
@@ -351,7 +363,14 @@ def _watch(process, trial, output: Path, name: str, end) -> str:
                 process.terminate()
                 process.wait()
                 raise
-    return "failed" if process.returncode else "finished"
+    if process.returncode:
+        return "failed"
+    if not (output / REPORT_FILE).exists():  # a signal to the run alone
+        raise AlbertError(
+            f"{output.name} was stopped before its end. Give the same command "
+            "again: it goes on."
+        )
+    return "finished"
 
 
 def _evaluations(output: Path, name: str, after: int) -> Iterator[tuple]:
@@ -418,7 +437,7 @@ def _score(output: Path, name: str, is_first: bool = False) -> float:
     if name in report.get("scores", {}):  # of several seeds
         return report["scores"][name]["median"]
     values = report.get("held_out", report)
-    if name not in values:
+    if not is_number(values.get(name)):
         numbers = [
             name
             for name, value in values.items()

@@ -7,9 +7,9 @@ from keras_albert.errors import (
     AlbertError,
     check_choice,
     check_fields,
+    check_not_negative,
     check_positive_number,
     check_probability,
-    is_number,
 )
 
 
@@ -104,9 +104,5 @@ class OptimizerConfig:
         check_probability("beta_2", self.beta_2)
         if self.ema_momentum is not None:
             check_probability("ema_momentum", self.ema_momentum)
-        if not is_number(self.weight_decay) or self.weight_decay < 0:
-            raise AlbertError(
-                "`weight_decay` must be 0 or more. "
-                f"Received: {self.weight_decay!r}."
-            )
+        check_not_negative("weight_decay", self.weight_decay)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)

@@ -80,7 +80,7 @@ class ModelFolder:
         """
         folder = Path(folder)
         if not (folder / TASK_FILE).is_file():
-            _point_to_best_seed(folder)
+            point_to_best_seed(folder)
             if (folder / MANIFEST_FILE).is_file():
                 raise AlbertError(
                     f"{folder}: token shards, which `prepare` wrote. Give the "
@@ -127,8 +127,8 @@ def not_as_written(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _point_to_best_seed(folder: Path) -> None:
-    """AlbertError with the name of the best run, in a folder of several."""
+def point_to_best_seed(folder: Path) -> None:
+    """Raises AlbertError, with the best run's name, for a folder of several."""
     report = finished_report(folder) or {}
     if "best_seed" in report:
         best = folder / SEED_FOLDER.format(report["best_seed"])

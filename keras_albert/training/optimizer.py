@@ -16,6 +16,7 @@ from keras.optimizers import schedules
 from keras_albert.distribution.backend import optimizer_reduces_replicas
 from keras_albert.errors import (
     AlbertError,
+    check_not_negative,
     check_positive_number,
     check_probability,
     is_number,
@@ -50,7 +51,8 @@ class Lamb(OptimizerHooks):
         exclude_from_layer_adaptation: the same for the trust ratio; if None,
             the variables that are excluded from weight decay.
         layer_adaptation: whether to use trust ratios; else this is AdamW.
-        global_clipnorm: largest global norm of the gradients. It is the norm
+        global_clipnorm: largest global norm of the gradients; None for none,
+            or for another kind of clipping, such as `clipnorm`. It is the norm
             of the whole step's gradient: repeated embedding rows are summed
             first, and so are the replicas of tf.distribute.
         **kwargs: arguments of `keras.optimizers.Optimizer`, such as `use_ema`,
@@ -79,15 +81,12 @@ class Lamb(OptimizerHooks):
         **kwargs: Any,
     ):
         if is_number(learning_rate) or not callable(learning_rate):
-            check_positive_number("learning_rate", learning_rate)
+            # 0 is valid: a schedule may have set it when the model was saved.
+            check_not_negative("learning_rate", learning_rate)
         check_probability("beta_1", beta_1)
         check_probability("beta_2", beta_2)
         check_positive_number("epsilon", epsilon)
-        if not is_number(weight_decay) or weight_decay < 0:
-            raise AlbertError(
-                "`weight_decay` must be a number, 0 (none) or more. "
-                f"Received: weight_decay={weight_decay!r}."
-            )
+        check_not_negative("weight_decay", weight_decay)
         if global_clipnorm is not None:
             check_positive_number("global_clipnorm", global_clipnorm)
         _check_patterns("exclude_from_weight_decay", exclude_from_weight_decay)

@@ -20,6 +20,7 @@ from keras_albert.storage import (
 
 MADE_OF = "made_of"  # key of a report: the checksums of the data of the run
 STARTED_FROM = "started_from"  # the checksum of the weights before training
+TAUGHT_BY = "taught_by"  # the checksum of the weights of a teacher
 SEED_FOLDER = "seed-{}"  # a folder for each of several seeds
 INPUTS = "{}.inputs"  # what was given in memory, beside an output folder
 

@@ -31,7 +31,7 @@ from keras_albert.aot.config import CompileRun
 from keras_albert.aot.hlo import array_bytes, exchanged_bytes
 from keras_albert.aot.step import batch_spec, compile_step, needed_bytes
 from keras_albert.aot.topologies import topology_of
-from keras_albert.modeling.base import own_path
+from keras_albert.modeling.base import own_paths
 
 pytestmark = pytest.mark.any_backend
 needs_libtpu = pytest.mark.skipif(
@@ -232,10 +232,11 @@ def test_which_weights_are_cut():
 
     model = ka.AlbertForPretraining(ka.AlbertBackbone(TINY))
     layouts = layout_map(None)
+    weights = own_paths(model, model.trainable_variables)
     cut = {
-        own_path(each): layouts[each.path].axes
-        for each in model.trainable_variables
-        if layouts[each.path] is not None
+        name: layouts[weight.path].axes
+        for name, weight in weights.items()
+        if layouts[weight.path] is not None
     }
     block = "encoder/group_0_block_0"
     first = [f"{block}/attention/{name}" for name in ("query", "key", "value")]

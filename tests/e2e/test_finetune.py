@@ -267,6 +267,17 @@ def test_all_seeds_have_one_start(folder, tmp_path, capsys):
     model.save(start / "model.keras")
     said = refused(capsys, "finetune", *options, **told)
     assert f"seed-0 started from {start} before that changed" in said
+    teacher = tmp_path / "teacher"
+    shutil.copytree(output / "seed-0", teacher)
+    told |= {"output": tmp_path / "taught", "teacher": teacher}
+    run("finetune", *options, **told)
+    shutil.rmtree(told["output"] / "seed-1")
+    (told["output"] / "report.json").unlink()
+    model = ka.load(teacher)
+    model.set_weights([weight + 1 for weight in model.get_weights()])
+    model.save(teacher / "model.keras")
+    said = refused(capsys, "finetune", *options, **told)
+    assert f"seed-0 taught by {teacher} before that changed" in said
     said = refused(capsys, "finetune", "--validation=none", **alone)
     assert "the run was begun with another model" in said
 

@@ -14,7 +14,7 @@ from small import QUICK
 import keras_albert as ka
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.tf1 import read_tf1
-from keras_albert.modeling.base import own_path
+from keras_albert.modeling.base import own_paths
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import make_optimizer
@@ -107,11 +107,12 @@ def test_log_probabilities_and_losses(model, golden):
 
 def test_gradients(model, golden):
     """The change of one plain SGD step, rate 1, is the gradient."""
-    before = {own_path(v): v.numpy() for v in model.trainable_variables}
+    weights = own_paths(model, model.trainable_variables)
+    before = {name: weight.numpy() for name, weight in weights.items()}
     x, y, weight = batch(golden, 0)
     compile_for_pretraining(model, keras.optimizers.SGD(1.0))
     model.train_on_batch(x, y, weight)
-    after = {own_path(v): v.numpy() for v in model.trainable_variables}
+    after = {name: weight.numpy() for name, weight in weights.items()}
     for row in rows(model):
         theirs = golden[f"grad/{row.tf1}"]
         theirs = row.here(theirs, "tf1", before[row.ours].shape)
@@ -137,7 +138,7 @@ def test_twelve_lamb_steps(model, golden):
     assert difference(np.array(losses), golden["train/losses"]) <= (
         TRAINING_TOLERANCE
     )
-    ours = {own_path(v): v for v in model.trainable_variables}
+    ours = own_paths(model, model.trainable_variables)
     for row in rows(model):
         theirs = golden[f"train/final/{row.tf1}"]
         theirs = row.here(theirs, "tf1", ours[row.ours].shape)
@@ -146,7 +147,7 @@ def test_twelve_lamb_steps(model, golden):
 
 def rows(model):
     """Of the weights that the model has; the table has all heads."""
-    names = {own_path(v) for v in model.trainable_variables}
+    names = own_paths(model, model.trainable_variables).keys()
     found = [row for row in name_table(model.config) if row.ours in names]
     assert {row.ours for row in found} == names
     return found

@@ -144,6 +144,15 @@ def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
 
 
 @pytest.mark.any_backend
+def test_quantization_settings_that_a_file_would_lose():
+    settings = keras.quantizers.Int8QuantizationConfig(
+        activation_quantizer=None
+    )
+    with pytest.raises(ka.AlbertError, match="no other settings"):
+        ka.AlbertBackbone(CONFIG).quantize(config=settings)
+
+
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("config", "mode", "message"),
     [

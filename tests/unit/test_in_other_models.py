@@ -216,6 +216,41 @@ def test_weights_of_classes_of_several_labels(make):
         model.fit(inputs(), np.zeros(BATCH), class_weight={"no": 1, "yes": 2})
 
 
+def test_made_while_another_layer_is_built(tmp_path):
+    """Keras then puts the name of that layer in front of all paths."""
+    with keras.name_scope("outer"):
+        model = HEADS["label"](add_noise(ka.AlbertBackbone(CONFIG)))
+    assert model.backbone.path.startswith("outer/")
+    plain = HEADS["label"](ka.AlbertBackbone(CONFIG))
+    assert model.leaves().keys() == plain.leaves().keys()
+    model.backbone.embeddings.word.trainable = False
+    ka.save_huggingface(model, tmp_path / "folder")
+    model.save(tmp_path / "model.keras")
+    for again in (
+        ka.load(tmp_path / "folder"),
+        keras.models.load_model(tmp_path / "model.keras"),
+    ):
+        assert_close(again(inputs()), numpy(model(inputs())), atol=1e-6)
+    frozen = again.non_trainable_weights
+    assert [each.path.split("/", 1)[1] for each in frozen] == [
+        "embeddings/word_embeddings/embeddings"
+    ]
+
+
+def test_labels_of_several_outputs():
+    model = HEADS["answer"](ka.AlbertBackbone(CONFIG))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, **QUICK)
+    labels = {name: [0] * BATCH for name in ("start", "end")}
+    weights = {"start": [1.0] * BATCH, "end": [0.0] * BATCH}
+    found = model.evaluate(
+        inputs(), labels, sample_weight=weights, verbose=0, return_dict=True
+    )
+    assert found["end_loss"] == 0 < found["start_loss"]
+    with pytest.raises(ka.AlbertError, match="a dict of start and end"):
+        model.evaluate(inputs(), [*labels.values()])
+
+
 @pytest.mark.any_backend
 def test_what_is_for_models_of_this_package_alone():
     model = OwnHead(ka.AlbertBackbone(CONFIG))

@@ -255,6 +255,12 @@ def test_optimizer_round_trip(kind, options):
 
 
 @pytest.mark.any_backend
+def test_a_rate_that_fell_to_zero_is_read_again():
+    saved = keras.optimizers.serialize(ka.Lamb(0.0))
+    assert float(keras.optimizers.deserialize(saved).learning_rate) == 0
+
+
+@pytest.mark.any_backend
 def test_what_keras_would_do_wrongly_is_refused_or_said():
     for kind in (ka.Lamb, Muon):
         with pytest.raises(ka.AlbertError, match=r"give patterns .*'gamma'"):

@@ -23,6 +23,29 @@ import keras_albert as ka
 
 OLD_FILE = Path(__file__).parents[1] / "data" / "before_public_layers.keras"
 H = CONFIG.hidden_size
+
+
+@keras.saving.register_keras_serializable("tests")
+class Around(layers.Layer):
+    """A layer of a user, which builds the encoder when it is called."""
+
+    def __init__(self, encoder, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder = encoder
+
+    def call(self, x):
+        return self.encoder(x)
+
+    def get_config(self):
+        encoder = keras.saving.serialize_keras_object(self.encoder)
+        return {**super().get_config(), "encoder": encoder}
+
+    @classmethod
+    def from_config(cls, config):
+        read = keras.saving.deserialize_keras_object
+        return cls(**config | {"encoder": read(config["encoder"])})
+
+
 TWO = CONFIG.replace(num_hidden_layers=2)
 BFLOAT16 = "mixed_bfloat16"
 SCANNED = functools.partial(ka.SharedEncoder, loop="scan")
@@ -211,3 +234,15 @@ def test_bad_settings():
         ka.EncoderBlock({})
     with pytest.raises(ka.AlbertError, match="Received: loop='for'"):
         ka.SharedEncoder(CONFIG, loop="for")
+
+
+def test_int8_inside_of_a_layer_of_a_user(tmp_path):
+    """The paths of its weights begin with the name of that layer."""
+    model = keras.Sequential(
+        [keras.Input((LENGTH, H)), Around(ka.SharedEncoder(CONFIG))]
+    )
+    model.quantize("int8")
+    expected = numpy(model(vectors()))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(again(vectors()), expected, atol=1e-6)

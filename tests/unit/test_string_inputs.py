@@ -265,14 +265,30 @@ def test_training(form, classifier, losses):
     classifier.set_weights(before)
 
 
+@pytest.mark.any_backend
+@pytest.mark.parametrize("name", ["x", "validation_data"])
+def test_a_generator_is_read_once(name, classifier):
+    """Keras would go on with its first batches alone."""
+    given = {"x": TEXTS, "y": np.zeros(len(TEXTS)), name: generator()}
+    if name == "x":
+        del given["y"]
+    before = classifier.get_weights()
+    with pytest.raises(AlbertError, match="a generator can be read once"):
+        classifier.fit(**given, epochs=2, verbose=0)
+    for a, b in zip(before, classifier.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b, "nothing was trained")
+
+
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="a pipeline of tf.data"
 )
-def test_a_generator_is_read_once(classifier):
-    """Keras would go on with its first batch alone."""
+def test_several_epochs_of_a_generator(classifier):
     before = classifier.get_weights()
+    given = {"validation_data": generator(), "validation_steps": 1}
     with pytest.raises(AlbertError, match="a generator can be read once"):
-        classifier.fit(generator(), epochs=2, verbose=0)
+        classifier.fit(
+            generator(), steps_per_epoch=9, epochs=2, **given, verbose=0
+        )
     # But two epochs, and two validations, may share one.
     steps = {"steps_per_epoch": 1, "validation_steps": 1}
     given = {"validation_data": generator(), "epochs": 2, "verbose": 0}

@@ -338,6 +338,50 @@ def test_a_wrong_score_is_corrected(folder, trained):
         search(folder, score="f1")
 
 
+@pytest.mark.parametrize("name", ["best", "accuracies"])
+def test_a_score_that_is_no_number(name, folder, trained, monkeypatch):
+    several = PROGRAM.replace('"best":', '"accuracies": [score], "best":')
+    monkeypatch.setitem(globals(), "PROGRAM", several)
+    with pytest.raises(AlbertError, match=f"no score `{name}`.*accuracy"):
+        search(folder, score=name)
+
+
+def test_values_that_are_equal(folder):
+    (folder / "sweep.toml").write_text(PLAN.replace("[16, 32]", "[16, 16.0]"))
+    with pytest.raises(AlbertError, match=r"batch_size` has a value twice"):
+        read_plan(folder / "sweep.toml")
+
+
+def test_a_run_of_a_search_that_was_killed(folder, trained, monkeypatch):
+    """It holds its folder: it is no failed run, and is waited for."""
+    busy = 'sys.exit(f"error: {output}: another process is at work on it.")\n'
+    with monkeypatch.context() as patch:
+        start = "output.mkdir(exist_ok=True)\n"
+        patch.setitem(
+            globals(), "PROGRAM", PROGRAM.replace(start, start + busy)
+        )
+        with pytest.raises(AlbertError, match="an earlier command has started"):
+            search(folder)
+    assert {row["ended"] for row in search(folder)} == {"finished"}
+
+
+def test_a_run_that_was_stopped_alone(folder, trained, monkeypatch):
+    """By SIGTERM, after which training ends with the status 0."""
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "PROGRAM", "import sys; sys.exit(0)")
+        with pytest.raises(AlbertError, match="stopped before its end"):
+            search(folder)
+    assert len(search(folder)) == 6
+
+
+def test_a_journal_whose_last_line_is_cut(folder, trained):
+    search(folder)
+    with open(folder / "out" / sweep_run.JOURNAL_FILE, "a") as file:
+        file.write('{"op_code":8,"worker_id":"3563')
+    for _ in range(2):
+        assert len(search(folder)) == 6
+
+
 def test_the_first_run_refuses_the_options(folder, trained):
     """A real command, without its table; then the corrected file."""
     with pytest.MonkeyPatch.context() as patch:
