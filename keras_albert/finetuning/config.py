@@ -22,7 +22,7 @@ from keras_albert.errors import (
     check_probability,
     check_seed,
 )
-from keras_albert.finetuning.option_checks import check_task_options, measuring
+from keras_albert.finetuning.option_checks import check_together
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
 from keras_albert.tasks.config import (
     CUT,
@@ -30,7 +30,7 @@ from keras_albert.tasks.config import (
     EmbeddingOptions,
     ModelUse,
 )
-from keras_albert.tasks.names import BENCHMARK_TASKS, FINETUNE_TASKS
+from keras_albert.tasks.names import FINETUNE_TASKS
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     WindowOptions,
@@ -192,9 +192,7 @@ class FinetuneRun:
             object.__setattr__(self, "validation", None)
         check_choice("task", self.task, FINETUNE_TASKS)
         self._check_values()
-        self._check_validation()
-        check_task_options(self)
-        self._check_frozen()
+        check_together(self)
         check_teaching(self.teacher, self.teacher_share, self.temperature)
         if self.warmup_steps is not None:
             if self.steps is None:
@@ -213,6 +211,8 @@ class FinetuneRun:
         )
         check_fields(check_flag, self, flags)
         check_fields(check_positive, self, counts)
+        if self.freeze is not None:
+            check_choice("freeze", self.freeze, FROZEN)
         if self.exits is not None:
             check_choice("exits", self.exits, EXITS)
         check_fields(check_positive_number, self, "learning_rate")
@@ -225,46 +225,10 @@ class FinetuneRun:
                 f"Received: seed={self.seed}, seeds={self.seeds}."
             )
 
-    def _check_frozen(self) -> None:
-        """Checks the options by which most weights stay as they are."""
-        if self.freeze is not None:
-            check_choice("freeze", self.freeze, FROZEN)
-            if self.from_scratch:
-                raise AlbertError(
-                    "`freeze` keeps what was pretrained, and nothing was. "
-                    f"Received: from_scratch=True and freeze={self.freeze!r}. "
-                    "Leave one of both out."
-                )
-        if self.lora_rank is None:
-            return
-        for name in ("freeze", "from_scratch"):
-            if getattr(self, name):
-                raise AlbertError(
-                    "`lora_rank` trains adapters of a pretrained encoder, all "
-                    f"of which is frozen. Received: {name}="
-                    f"{getattr(self, name)!r}. Leave "
-                    f"--{name.replace('_', '-')} or --lora-rank out."
-                )
-
     @property
     def trains_few(self) -> bool:
         """Whether all layers are frozen."""
         return self.lora_rank is not None or self.freeze in FROZEN[1:]
-
-    def _check_validation(self) -> None:
-        """Checks the options that depend on the held-out rows."""
-        published = self.task in BENCHMARK_TASKS
-        if published and self.validation != OWN_VALIDATION:
-            raise AlbertError(
-                f"{self.task} has held-out examples of its own. Leave "
-                "--validation out."
-            )
-        given = measuring(self)
-        if not published and self.validation is None and given:
-            raise AlbertError(
-                f"`{given[0]}` needs held-out examples. Give them with "
-                "--validation, or leave out `--validation none`."
-            )
 
     @property
     def devices(self) -> DeviceConfig:

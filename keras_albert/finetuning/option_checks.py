@@ -7,13 +7,56 @@ from typing import TYPE_CHECKING
 
 from keras_albert.errors import AlbertError
 from keras_albert.tasks.config import CUT, check_batch_size, check_long_texts
-from keras_albert.tasks.names import TASK_OPTIONS
+from keras_albert.tasks.names import BENCHMARK_TASKS, TASK_OPTIONS
 
 if TYPE_CHECKING:
     from keras_albert.finetuning.config import FinetuneRun
 
 
-def check_task_options(run: "FinetuneRun") -> None:
+def check_together(run: "FinetuneRun") -> None:
+    """Raises AlbertError unless the options fit one another and the task."""
+    _check_validation(run)
+    _check_task_options(run)
+    _check_frozen(run)
+
+
+def _check_validation(run: "FinetuneRun") -> None:
+    """Checks the options that depend on the held-out rows."""
+    published = run.task in BENCHMARK_TASKS
+    if published and run.validation != type(run).validation:
+        raise AlbertError(
+            f"{run.task} has held-out examples of its own. Leave "
+            "--validation out."
+        )
+    given = measuring(run)
+    if not published and run.validation is None and given:
+        raise AlbertError(
+            f"`{given[0]}` needs held-out examples. Give them with "
+            "--validation, or leave out `--validation none`."
+        )
+
+
+def _check_frozen(run: "FinetuneRun") -> None:
+    """Checks the options by which most weights stay as they are."""
+    if run.freeze is not None and run.from_scratch:
+        raise AlbertError(
+            "`freeze` keeps what was pretrained, and nothing was. "
+            f"Received: from_scratch=True and freeze={run.freeze!r}. "
+            "Leave one of both out."
+        )
+    if run.lora_rank is None:
+        return
+    for name in ("freeze", "from_scratch"):
+        if getattr(run, name):
+            raise AlbertError(
+                "`lora_rank` trains adapters of a pretrained encoder, all "
+                f"of which is frozen. Received: {name}="
+                f"{getattr(run, name)!r}. Leave "
+                f"--{name.replace('_', '-')} or --lora-rank out."
+            )
+
+
+def _check_task_options(run: "FinetuneRun") -> None:
     """Raises AlbertError unless the task takes all options that are given."""
     for option, tasks in TASK_OPTIONS.items():
         if run.task in tasks:

@@ -129,7 +129,7 @@ def test_nobody_else_knows_a_task_by_its_kind():
 OF_NAMES = {
     # `finetune --help` and a wrong option must not wait for Keras, which the
     # registry imports.
-    "finetuning/config.py: self.task in BENCHMARK_TASKS",
+    "finetuning/option_checks.py: run.task in BENCHMARK_TASKS",
     # Whether a value is the name of a task at all.
     "sweep/plan.py: task not in (None, *FINETUNE_TASKS)",
     # A model that was only pretrained has no task of the registry.
