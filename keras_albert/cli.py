@@ -28,7 +28,7 @@ from keras_albert.aot.config import CompileRun
 from keras_albert.corpus.config import PrepareRun, VocabRun
 from keras_albert.distribution.config import LOST_PROCESS_STATUS
 from keras_albert.errors import AlbertError, LostProcess
-from keras_albert.exports.config import CheckRun, ExportRun
+from keras_albert.exports.config import CheckRun, EmbedRun, ExportRun
 from keras_albert.finetuning.config import (
     ConvertRun,
     EvaluateRun,
@@ -36,8 +36,8 @@ from keras_albert.finetuning.config import (
     InspectRun,
     PredictRun,
     PushRun,
+    WhitenRun,
 )
-from keras_albert.finetuning.vectors_config import EmbedRun, WhitenRun
 from keras_albert.options import (
     check_option,
     check_values,

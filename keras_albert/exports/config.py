@@ -1,4 +1,4 @@
-"""Settings of the commands `export` and `check`."""
+"""Settings of the commands `embed`, `export` and `check`."""
 
 import dataclasses
 from pathlib import Path
@@ -12,11 +12,16 @@ from keras_albert.errors import (
     check_flag,
     check_positive,
 )
-from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.config import EvaluateRun, FinetuneRun
 from keras_albert.tasks.config import AVERAGES, ModelUse
 from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
 
-# How each format can store weights.
+# Of `embed`: its formats, its types of numbers, and how it reads long texts.
+VECTOR_FILES = ("npy", "jsonl", "parquet")
+VECTOR_NUMBERS = ("float32", "float16", "int8", "binary")
+LONG_TEXTS = ("windows", "cut")
+
+# How each format of `export` can store weights.
 EXPORT_WEIGHTS = {
     "saved_model": ("float32", "bfloat16", "float16"),
     "litert": ("float32", "float16", "int8"),
@@ -31,6 +36,55 @@ TRACED_FORMATS = ("saved_model", "litert")
 # An export is refused if its score is lower than the model's by more than this
 # share of the highest possible score: one point of 100.
 LARGEST_FALL = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbedRun:
+    """Compute a vector for each text of a file, whatever its length.
+
+    The same command continues an interrupted run.
+    """
+
+    model: str
+    """folder of a model that was trained with `finetune --task embedding` or
+    `similarity`, or a folder of sentence-transformers; or what `export` made of
+    one (an ONNX file with int8 weights is fast on a CPU); any other model that
+    `convert --input` takes gives poor vectors"""
+    data: Path
+    """TSV, CSV, JSONL or Parquet file; or text, one text a line (.txt)"""
+    output: Path
+    """folder for the vectors; made if absent"""
+    to: Literal[VECTOR_FILES] = VECTOR_FILES[0]
+    """vectors.npy, an array [texts, size] that NumPy maps into memory; or
+    vectors.jsonl, the rows of the table with their vectors; or Parquet files
+    with the same, in the folder vectors"""
+    numbers: Literal[VECTOR_NUMBERS] = VECTOR_NUMBERS[0]
+    """type of the numbers. int8: each vector is divided by its largest number
+    and multiplied by 127, which leaves cosines as they are but for rounding.
+    binary: a bit for each number, 1 if it is positive; 8 bits make a byte"""
+    dimensions: int | None = None
+    """how many of the first numbers of each vector are kept"""
+    normalize: bool = True
+    """scale the vectors to length 1; this changes nothing with --numbers int8
+    or binary, which keep no lengths"""
+    long_texts: Literal[LONG_TEXTS] = LONG_TEXTS[0]
+    """texts of more tokens than the model reads: the mean of the vectors of
+    their parts, weighted with their tokens; or the vector of the beginning"""
+    column: str = "text"
+    """column of the texts"""
+    batch_size: int = EvaluateRun.batch_size
+    """texts at a time"""
+    skip_bad: bool = FinetuneRun.skip_bad
+    """leave out rows that cannot be read, and say how many"""
+    any_text: bool = PrepareRun.any_text
+    """continue even if the vocabulary cannot read half of the text or more"""
+
+    def __post_init__(self):
+        check_fields(check_positive, self, "batch_size dimensions")
+        check_fields(check_flag, self, "normalize skip_bad any_text")
+        check_choice("to", self.to, VECTOR_FILES)
+        check_choice("numbers", self.numbers, VECTOR_NUMBERS)
+        check_choice("long_texts", self.long_texts, LONG_TEXTS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ from keras_albert.data.saved_dataset import checksum_of_table
 from keras_albert.data.tables import Table, check_has_columns, check_table
 from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError, optional_import
+from keras_albert.exports.config import EmbedRun
 from keras_albert.exports.load import (
     checksum_of_export,
     is_exported,
@@ -33,7 +34,6 @@ from keras_albert.exports.load import (
 from keras_albert.finetuning.predict import without_nan
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import SHOWN_SKIPPED, print_faults
-from keras_albert.finetuning.vectors_config import EmbedRun
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.pooling import checked_dimensions, normalized
 from keras_albert.modeling.weight_checks import weights_checksum

@@ -1,4 +1,4 @@
-"""Settings of the commands that use labelled data."""
+"""Settings of `finetune`, and of commands that use and convert models."""
 
 import dataclasses
 from pathlib import Path
@@ -23,7 +23,13 @@ from keras_albert.errors import (
     check_seed,
 )
 from keras_albert.finetuning.option_checks import check_together
-from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
+from keras_albert.modeling.config import (
+    CLASSIFIER_DROPOUT,
+    EXITS,
+    IDF,
+    POOLINGS,
+    PRECISIONS,
+)
 from keras_albert.tasks.config import (
     CUT,
     LONG_READINGS,
@@ -357,6 +363,62 @@ class PredictRun(ModelUse):
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
         check_fields(check_flag, self, "skip_bad any_size any_text")
+
+
+@dataclasses.dataclass(frozen=True)
+class WhitenRun:
+    """Make vectors that tell your texts apart, without labels or training.
+
+    A projection is computed after which the vectors of these texts have a mean
+    of 0, and their numbers are uncorrelated and have nearly the same variance.
+    `embed` and `finetune` take the result.
+    """
+
+    model: str
+    """a pretrained model, one that makes vectors, or anything else that
+    `convert --input` takes"""
+    data: Path
+    """texts like those that will be compared: a TSV, CSV, JSONL or Parquet
+    file; or text, one text a line (.txt)"""
+    output: Path
+    """folder for the model; made if absent, must hold nothing"""
+    columns: tuple[str, ...] = ("text",)
+    """columns of the texts"""
+    max_texts: int = 20_000
+    """most texts that the model reads, evenly spread over the table"""
+    pooling: Literal[POOLINGS] | None = None
+    """how the vectors of the tokens become one, see `finetune
+    --embedding.pooling`; by default as in --model if it makes vectors, else
+    mean, or idf with --words"""
+    dimensions: int | None = None
+    """how many numbers a whitened vector has, without those of --words; by
+    default as many as those of --model"""
+    words: float | None = None
+    """also put numbers into the vectors that tell which words a text has: their
+    share of the vectors' squared length, such as 0.1. If --model makes vectors,
+    by pooling idf, its own numbers stay as they are; those of a pretrained
+    model are whitened first"""
+    skip_bad: bool = FinetuneRun.skip_bad
+    """leave out rows that cannot be read, and say how many"""
+    any_text: bool = PrepareRun.any_text
+    """continue even if the vocabulary cannot read half of the text or more"""
+
+    def __post_init__(self):
+        check_fields(check_positive, self, "max_texts dimensions")
+        check_fields(check_positive_number, self, "words")
+        check_fields(check_probability, self, "words")
+        check_fields(check_flag, self, "skip_bad any_text")
+        if self.pooling is not None:
+            check_choice("pooling", self.pooling, POOLINGS)
+        if self.words and self.pooling not in (None, IDF):
+            raise AlbertError(
+                f"words are added to vectors of the pooling {IDF!r}. Received: "
+                f"pooling={self.pooling!r}. Leave --pooling out."
+            )
+        if not self.columns:
+            raise AlbertError(
+                "`columns` must name one column or more. Received: none."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,9 @@ from keras_albert.data.tables import (
     read_text,
 )
 from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import WhitenRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
-from keras_albert.finetuning.vectors_config import WhitenRun
 from keras_albert.modeling.config import IDF, IDF_POOLINGS
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import check_free
