@@ -230,11 +230,12 @@ class AlbertModel(KeepsJaxState, keras.Model):
         kernels are sums of two weights.
         """
         check_choice("mode", mode, ("int8",))
-        if kwargs.get("config") is not None:
+        config = kwargs.get("config")  # Keras gives the default to a backbone
+        if config and config.get_config() != type(config)().get_config():
             raise AlbertError(
                 "a saved model knows which of its layers are int8, and no "
-                f"other settings. Received: config={kwargs['config']!r:.60}. "
-                "Leave it out."
+                "other settings. Received: "
+                f"config={type(config).__name__}(...). Leave it out."
             )
         if self.config.relaxed_rank:
             raise AlbertError(

@@ -11,7 +11,7 @@ from small import CONFIG
 
 import keras_albert as ka
 from keras_albert.pretraining.flops import flops_per_example
-from keras_albert.training import plots
+from keras_albert.training import plots, progress, speed
 from keras_albert.training.plots import draw_curves
 from keras_albert.training.progress import shown_values
 from keras_albert.training.run_log import RunLog, TensorBoard, check_tensorboard
@@ -83,6 +83,29 @@ def test_picture_has_the_curves(tmp_path):
     )
     assert curve > dot + 200
     assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+
+
+def test_a_curve_has_all_values():
+    figure = plots.curves_figure(rows(10, 20, 30))
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [6, 5, 4]
+
+
+def test_a_line_a_minute_without_a_terminal(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    bar = progress.ProgressBar(9)
+    for seconds in (59, 61, 62, 122):
+        now[0] = seconds
+        bar.update(seconds, {"loss": 1.0})
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["step 61/9: loss 1", "step 122/9: loss 1"]
+
+
+def test_the_peak_is_that_of_the_fastest_product(monkeypatch):
+    seconds = iter([9.0, 1.0, 0.5, 0.8, 0.7, 0.9, 0.6])  # the first compiles
+    monkeypatch.setattr(speed, "_seconds", lambda matrix: next(seconds))
+    size = speed.FIRST_SIZE
+    assert speed.matrix_product_peak("float32") == 2 * size**3 / 0.5
 
 
 def test_tensorboard_has_the_rows_once(tmp_path):

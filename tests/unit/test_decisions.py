@@ -32,6 +32,8 @@ pytestmark = pytest.mark.any_backend
         ([0.9, 0.2], [1, 0], 0.5),
         # Both are 0.9, or neither: of them 2/3, of all 4/5.
         ([0.9, 0.9, 0.2], [1, 0, 1], 0.1),
+        # 2/3 above 0.85 and above 0.2, which is closer to 0.5.
+        ([0.9, 0.8, 0.6, 0.4], [1, 0, 0, 1], 0.2),
         # All have the label, whatever the probability.
         ([0.4, 0.2], [1, 1], 0.1),
         # No example has it, and nothing can be learned.
@@ -87,6 +89,7 @@ def test_decisions():
         ([0.5], 2, "must be 2 numbers. Received: .0.5."),
         ([0.5, math.nan], 2, "must be 2 numbers"),
         (0.0, 1, "above 0 and below 1. Received: 0.0"),
+        (1.0, 1, "above 0 and below 1. Received: 1.0"),
     ],
 )
 def test_what_is_no_threshold(given, count, message):
@@ -125,6 +128,10 @@ def test_temperature_by_hand():
     logits, target = sure(0.8, 5.0)
     assert temperature_of(logits, target) == pytest.approx(5 / math.log(4))
     assert temperature_of(*sure(1.0, 5.0)) == 1  # no mistake to learn from
+    # It would be 43 and 0.04, and is at most 10 and at least 0.1.
+    for logit, limit in ((60.0, 10), (0.05, 0.1)):
+        found = temperature_of(*sure(0.8, logit))
+        assert found == pytest.approx(limit, rel=1e-3)
 
 
 def test_calibration_error_by_hand():
@@ -138,6 +145,10 @@ def test_calibration_error_by_hand():
     target = np.array([0] * 4 + [0, 1, 1, 1] + [0, 1])
     expected = (4 * 0.02 + 4 * (0.7 - 0.25) + 0) / 10
     assert calibration_error(logits(odds), target) == pytest.approx(expected)
+    # 0.8 is 12 / 15, the upper end of the bin that 0.75 is in.
+    one_bin = np.log([[4.0, 1.0], [3.0, 1.0]])
+    error = calibration_error(one_bin, np.array([0, 1]))
+    assert error == pytest.approx((0.75 - 0.2) / 2)
 
 
 def test_each_half_has_the_temperature_of_the_other():

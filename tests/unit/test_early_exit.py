@@ -249,6 +249,9 @@ def test_a_curve(with_texts, monkeypatch):
         points = exit_curve(predictor, features, batch_size=3)
         assert len(points) == rules
         assert all(point.time > 0 for point in points)
+        # A tenth of the range of the labels.
+        tolerance = None if problem == "single_label" else pytest.approx(0.2)
+        assert points[0].rule.tolerance == tolerance
         x, _, _ = features.batch(np.arange(4), 4, 23)
         logits = numpy(model(x, return_exits=True))
         for point in points:
@@ -481,12 +484,18 @@ def test_a_converted_model(with_texts, tmp_path, capsys):
 
 
 @pytest.mark.any_backend
-def test_an_export_of_layers_that_differ(with_texts, tmp_path):
-    model = model_with("shared", sharing="ffn", vocab_size=160)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"sharing": "ffn"}, "'ffn'"), ({"num_hidden_groups": 3}, "groups=3")],
+)
+def test_an_export_of_layers_that_differ(
+    changes, message, with_texts, tmp_path
+):
+    model = model_with("shared", **changes, vocab_size=160)
     predictor = ka.Predictor(
         model, tokenizer=with_texts.tokenizer, early_exit=EarlyExit(layers=1)
     )
-    with pytest.raises(AlbertError, match=r"share all weights.*'ffn'"):
+    with pytest.raises(AlbertError, match=rf"share all weights.*{message}"):
         ka.export(predictor, tmp_path / "served")
 
 

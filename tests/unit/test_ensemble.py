@@ -14,6 +14,7 @@ from keras_albert import AlbertError
 from keras_albert.exports.load import load_exported
 from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.storage import write_json
+from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.model_folder import ModelFolder
 
 LABELS = ("a", "b", "c")
@@ -152,9 +153,26 @@ def test_what_does_not_belong_together():
         ([one, member(1, labels=LABELS)], "the same labels"),
         ([one, member(1, problem="multi_label")], "the same problem"),
         ([one, member(1, config={"vocab_size": 98})], "vocab_size"),
+        ([one, member(1, config={"type_vocab_size": 3})], "type_vocab_size"),
+        (
+            [one, member(1, config={"max_position_embeddings": 9})],
+            "position_embeddings",
+        ),
     ):
         with pytest.raises(AlbertError, match=words):
             AlbertEnsemble(members)
+
+
+@pytest.mark.on_torch
+def test_members_with_other_vocabularies(tokenizer):
+    other = Tokenizer.from_bytes(tokenizer.model_bytes, lower_case=False)
+    members = []
+    for each in (tokenizer, other):
+        config = {"vocab_size": tokenizer.vocab_size}
+        members.append(member(1, config=config))
+        members[-1].tokenizer = each
+    with pytest.raises(AlbertError, match=r"same vocabulary.*lower_case"):
+        AlbertEnsemble(members)
 
 
 @pytest.fixture(scope="module")

@@ -542,6 +542,20 @@ def test_what_is_not_finite_is_no_small_difference():
     error = np.sqrt(0.25**2 / 2) / 0.25
     assert checking._differences(one[:1], other[:1]) == (0.25, error)
     assert np.isnan(checking._differences(one, other)).all()
+    # A position that the model masks, and the export does not.
+    one, other = np.array([0.0, -1e30]), np.array([0.0, 3.0])
+    assert checking._differences([one], [other])[0] > 1_000
+
+
+def test_large_outputs_may_differ_by_more():
+    """A float32 export by 1e-4, or so much of outputs that vary by 10."""
+    report = {"largest_difference": 5e-4, "error": 0.0, "vectors": None}
+    report |= {"weights": "float32", "compute": "float32"}
+    report["same_predictions"] = 1.0
+    run = CheckRun(Path("e"), "m", Path("d"))
+    checking._judge(report, 10.0, run)
+    with pytest.raises(ka.AlbertError, match=r"by 0.0005, more than 0.0001"):
+        checking._judge(report, 1.0, run)
 
 
 def test_starts_in_another_order():

@@ -66,6 +66,15 @@ def test_rows_of_one_text_stay_together():
     assert not set(train.values["pair"]) & set(held_out.values["pair"])
 
 
+def test_most_of_the_texts_are_the_same():
+    """Ten texts that are alone are too few: rows are then held out singly."""
+    texts = ["one"] * 290 + [f"text {i}" for i in range(10)]
+    pairs = [f"question {i}" for i in range(300)]
+    whole = table(["x"] * 300, texts, pairs)
+    _, held_out = hold_out(whole, ["text", "pair"], None)
+    assert len(held_out) == 30
+
+
 def test_a_group_that_is_too_large_is_left():
     """Of 100 rows 60 share a text: ten of the others are held out."""
     keys = ["large"] * 60 + [str(i) for i in range(40)]

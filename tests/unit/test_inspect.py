@@ -26,6 +26,8 @@ def test_distances_by_hand():
     distance, degrees = _distances(x, y)
     assert distance == pytest.approx(8 + 5**0.5)
     assert degrees == pytest.approx(2 * np.degrees(np.arctan(4 / 3)) + 90)
+    ones = np.ones((1, 3))  # whose cosine is rounded to more than 1
+    assert _distances(ones, ones) == (0, 0)
 
 
 def test_padding_does_not_count(model):

@@ -81,6 +81,7 @@ NEXT = np.nextafter(np.float32(2.5), np.float32(9))
         ("pearson", [1.0, 2.0], [2.5, 2.5], "all predictions are 2.5"),
         ("pearson", [3.0, 3.0], [1.0, 2.5], "all labels are 3"),
         ("pearson", [3.0], [1.0], "all predictions are 1"),
+        ("pearson", [1.0, 2.0], [-2.5, -2.5], "all predictions are -2.5"),
         # A regression that collapsed: float32 neighbours of one number.
         ("pearson", [1.0, 2.0], [2.5, NEXT], "all predictions are 2.5"),
     ],

@@ -21,6 +21,7 @@ from keras_albert.pretraining import run as pretrain
 from keras_albert.pretraining.config import ExampleConfig, PretrainRun
 from keras_albert.storage import MANIFEST_FILE
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.run_folder import MADE_OF, check_made_of
 
 pytestmark = pytest.mark.any_backend
@@ -181,6 +182,10 @@ def test_advice_is_for_models_of_released_size():
     assert pretrain.learning_rate_advice(RUN, base) is None, "the paper's batch"
     tiny = base.replace(hidden_size=192)
     assert pretrain.learning_rate_advice(small, tiny) is None
+    packing = SimpleNamespace(examples_per_row=4)  # 128 examples a step
+    assert "=0.000311" in pretrain.learning_rate_advice(small, base, packing)
+    adamw = dataclasses.replace(small, optimizer=OptimizerConfig("adamw"))
+    assert pretrain.learning_rate_advice(adamw, base) is None
 
 
 def test_advice_on_memory():

@@ -208,7 +208,8 @@ def test_a_score_stands_beside_its_baselines():
         "count": 20,
         "remarks": [],
     }
-    for linear, expected in ((0.65, ""), (0.8, ": .* of words is better")):
+    better = ": .* of words is better"
+    for linear, expected in ((0.65, ""), (0.7, ""), (0.8, better)):
         (line,) = scores_lines(scores | {"bag_of_words": linear})
         words = f"a linear model of words: {linear:.3f}; 20 examples"
         assert re.fullmatch(rf".* accuracy 0.700 \(.*{words}\){expected}", line)
@@ -225,11 +226,19 @@ def test_a_number(tokenizer):
     scores = ALL_TASKS["regression"].scores(outputs, examples, None).values
     assert scores["pearson"] == pytest.approx(1)
     assert scores["root_mean_squared_error"] == pytest.approx(1)
+    further = [np.array([2.0]), np.array([5.0])]
+    scores = ALL_TASKS["regression"].scores(further, examples, None).values
+    assert scores["root_mean_squared_error"] == pytest.approx(2.5**0.5)
     # Equal but for rounding, of the own task and of a published one.
     outputs_of_one = [np.array([2.0]), np.array([2.0 + 2e-7])]
     for task in ("regression", "STS-B"):
         same = ALL_TASKS[task].scores(outputs_of_one, examples, None)
         assert "is given 2: the training has collapsed" in same.remarks[-1]
+    # Nothing has collapsed if the labels are all the same, too.
+    texts = {"text": ["a", "b"], "label": [3.0, 3.0]}
+    equal = features("regression", None, tokenizer, **texts)
+    said = ALL_TASKS["regression"].scores(outputs_of_one, equal, None).remarks
+    assert "collapsed" not in " ".join(said)
     assert ALL_TASKS["regression"].decode(outputs, examples, None) == [
         {"prediction": 2.0},
         {"prediction": 4.0},
@@ -247,6 +256,12 @@ def test_several_labels(tokenizer):
     assert first["score"]["a"] == pytest.approx(expit(5), abs=1e-6)
     assert second["prediction"] == [] and second["score"]["a"] == 0.5
     task = ALL_TASKS["multilabel"]
+    # Both labels that are chosen wrongly are as probable as the surer one.
+    wrong = [np.log([9.0, 0.1, 1.5]), np.full(3, -9.0)]
+    none = dataclasses.replace(examples, target=np.zeros((2, 3), "float32"))
+    assert task.wrongness(wrong, none) == pytest.approx([0.9, 0])
+    said = task.scores([wrong[1]] * 2, none, names).remarks
+    assert "collapsed" not in " ".join(said)
     assert task.scores(outputs, examples, names).values["micro_f1"] == 1
     outputs = [np.array([1.0, -1.0, 0.1 * i]) for i in (1, 2)]
     for limits, found in (
@@ -381,6 +396,7 @@ def test_labels_of_a_table():
     ("rows", "hidden_size", "batch_size", "epochs", "learning_rate"),
     [
         (100, 128, 16, 50, 3e-4),  # 7 steps an epoch: the most epochs
+        (100, 256, 16, 50, 3e-4),
         (2_490, 312, 16, 10, 1e-4),
         (10_000, 768, 32, 5, 2e-5),
         (100_000, 4_096, 32, 3, 2e-5),

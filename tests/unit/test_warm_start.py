@@ -63,6 +63,23 @@ def test_groups_start_from_the_groups_of_their_place():
     np.testing.assert_array_equal(biases, [first] * 3 + [second] * 3)
 
 
+def test_inner_blocks_start_from_those_of_their_place():
+    """Four from two: the first two from the first."""
+    source, model = (
+        add_noise(ka.AlbertBackbone(SHALLOW.replace(inner_group_num=count)))
+        for count in (2, 4)
+    )
+    ka.warm_start(model, source)
+    biases, (first, second) = (
+        [
+            numpy(block.parts["attention"].query.bias)
+            for block in each.encoder.shared[0]
+        ]
+        for each in (model, source)
+    )
+    np.testing.assert_array_equal(biases, [first, first, second, second])
+
+
 @pytest.mark.parametrize("rank", [2, 26, 29])
 def test_relaxed_sharing_from_layers_that_differ(rank):
     """The mean of the layers, and the best approximation of the rest.

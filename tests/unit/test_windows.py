@@ -7,6 +7,7 @@ from keras_albert.tasks.question_answering.config import WindowConfig
 from keras_albert.tasks.question_answering.squad import Answer, Question
 from keras_albert.tasks.question_answering.windows import (
     make_windows,
+    max_context,
     window_spans,
 )
 from keras_albert.text.alignment import Aligner
@@ -99,6 +100,14 @@ def test_long_context_is_read_in_windows(tokenizer):
     assert 0 < with_answer < half
     owners = sum(int(window.max_context.sum()) for window in windows[:half])
     assert owners == len(body)
+
+
+def test_the_length_of_a_window_counts():
+    """Token 225 has 74 + 3.00 and 75 + 1.60, token 226 73 + 3.00 and
+    76 + 1.60: the first is the last that belongs to the longer window.
+    """
+    first, second = max_context([(0, 300), (150, 310)])
+    assert (first.sum(), second.sum()) == (226, 84)
 
 
 def test_no_answer_and_no_context(tokenizer):
