@@ -127,6 +127,20 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def files_of(folder: str | Path) -> list[Path]:
+    """All files in a folder, at any depth, in the order of their names."""
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
+
+
+def checksum_of_folder(folder: Path) -> str:
+    """SHA-256 of the names and contents of all files of a folder."""
+    parts = (
+        f"{path.relative_to(folder).as_posix()} {checksum(path)}"
+        for path in files_of(folder)
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 @contextlib.contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
     """Context manager that holds a lock file, or raises AlbertError(`refusal`).
@@ -350,9 +364,8 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
 
 def write_out(folder: Path) -> None:
     """Waits until all files of a folder are on the disk."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            _write_out(path)
+    for path in files_of(folder):
+        _write_out(path)
 
 
 def unfinished_folder(output: Path) -> Path:

@@ -4,7 +4,7 @@ Until all shards are finished they are in `OUTPUT.unfinished`, a
 `storage.WorkFolder`. Notes in it let the same command resume after a kill:
 
     shard-00000.tokens.npy ...    the finished shards
-    run.json                      written at the end: the command and its files
+    report.json                   written at the end: the command and its files
     prepare/command.json          the command: settings, vocabulary, inputs
     prepare/unit-00000.json       the unit that a finished shard was made from
     prepare/work-.../             a shard that is being made
@@ -62,7 +62,7 @@ from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError
 from keras_albert.signals import handled, signals_as_ctrl_c
 from keras_albert.storage import (
-    RUN_FILE,
+    REPORT_FILE,
     WorkFolder,
     check_free,
     checksum,
@@ -111,7 +111,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
     made_of = {**command, "files": [dataclasses.asdict(file) for file in files]}
     folder = WorkFolder(
         output,
-        report=RUN_FILE,
+        report=REPORT_FILE,
         work=output.with_name(f"{output.name}.unfinished"),
         settings=f"{NOTES}/command.json",
         lock=f"{NOTES}/lock",

@@ -1,13 +1,12 @@
 """Reads folders that `save_to_disk` of Hugging Face `datasets` wrote."""
 
-import hashlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from keras_albert.data.frames import columns_of
 from keras_albert.data.table_files import TABLE_ROWS_AT_ONCE, NumberedRow
 from keras_albert.errors import AlbertError, optional_import, reason_of
-from keras_albert.storage import checksum
+from keras_albert.storage import checksum, checksum_of_folder
 
 _STATE_FILE, _SPLITS_FILE = "state.json", "dataset_dict.json"
 
@@ -53,8 +52,4 @@ def read_saved_dataset(
 
 def checksum_of_table(path: Path) -> str:
     """SHA-256 of a file, or of the files of a saved dataset."""
-    if path.is_file():
-        return checksum(path)
-    files = sorted(each for each in path.iterdir() if each.is_file())
-    parts = (f"{each.name} {checksum(each)}" for each in files)
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return (checksum if path.is_file() else checksum_of_folder)(path)

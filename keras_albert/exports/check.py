@@ -22,7 +22,6 @@ from keras_albert.exports.load import (
     Exported,
     Run,
     export_settings,
-    files_of,
     load_exported,
     share_of_equal,
 )
@@ -30,6 +29,7 @@ from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.modeling.pooling import normalized
+from keras_albert.storage import files_of
 from keras_albert.tasks.config import CUT, EarlyExit, model_names
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_models

@@ -1,7 +1,6 @@
 """Runs exported models (SavedModel, LiteRT, ONNX) behind `Predictor`."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.exports.litert import LITERT_FILE, run_litert
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.storage import checksum, read_json
+from keras_albert.storage import checksum_of_folder, read_json
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.task_file import check_task
 from keras_albert.text.tokenizer import Tokenizer
@@ -74,11 +73,6 @@ def is_numeric(prediction) -> bool:
     return bool(values) and isinstance(values[0], float)
 
 
-def files_of(folder: str | Path) -> list[Path]:
-    """All files of an exported model, in the order of their names."""
-    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
-
-
 def _aside(folder: Path) -> Path:
     """The folder with the vocabulary and the settings of an export."""
     in_saved_model = (folder / SAVED_MODEL_FILE).is_file()
@@ -109,13 +103,8 @@ def is_exported(folder: str | Path) -> bool:
 
 
 def checksum_of_export(folder: str | Path) -> str:
-    """SHA-256 of the names and contents of all files of an exported model."""
-    folder = with_version(folder)
-    parts = [
-        f"{path.relative_to(folder).as_posix()} {checksum(path)}"
-        for path in files_of(folder)
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    """The checksum of the newest version of an exported model."""
+    return checksum_of_folder(with_version(folder))
 
 
 def load_exported(folder: str | Path, threads: int = 1) -> Predictor:

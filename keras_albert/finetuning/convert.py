@@ -14,7 +14,7 @@ from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.classification import default_labels
-from keras_albert.storage import check_free
+from keras_albert.storage import check_free, files_of
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_with_task
@@ -40,8 +40,7 @@ def convert(run: ConvertRun) -> None:
         loaded = load_with_task(run.input, run.gelu)
         loaded = with_task(loaded, run.given, run.labels)
     write_as(run.to, loaded, run.output)
-    files = [path for path in run.output.rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files)
+    size = sum(path.stat().st_size for path in files_of(run.output))
     name = type(loaded.model).__name__
     print(f"{name}, {size / 1e6:.1f} MB -> {run.output}")
 

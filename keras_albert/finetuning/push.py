@@ -14,6 +14,7 @@ from keras_albert.finetuning.convert import with_task, write_as
 from keras_albert.finetuning.model_card import CARD_FILE, hub_card, write_card
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.storage import files_of
 from keras_albert.tasks.task_file import load_with_task
 from keras_albert.training.model_folder import ModelFolder
 
@@ -91,7 +92,7 @@ def push(
         folder = Path(scratch, "model")
         write_as(to, loaded, folder)
         write_card(folder, hub_card(loaded.model, to, target, card))
-        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        paths = files_of(folder)
         names = [path.relative_to(folder).as_posix() for path in paths]
         sizes = [path.stat().st_size for path in paths]
         if dry_run:

@@ -31,6 +31,7 @@ from keras_albert.storage import (
     MANIFEST_FILE,
     check_room,
     checksum,
+    files_of,
     flat,
     no_room,
     read_json,
@@ -307,8 +308,8 @@ def _groups(model: keras.Model) -> dict[str, list[keras.Variable]]:
 def _digests(folder: Path) -> dict[str, list]:
     """Size and SHA-256 of every file in a folder, except the manifest."""
     digests = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path != folder / MANIFEST_FILE:
+    for path in files_of(folder):
+        if path != folder / MANIFEST_FILE:
             name = path.relative_to(folder).as_posix()
             digests[name] = [path.stat().st_size, checksum(path)]
     return digests

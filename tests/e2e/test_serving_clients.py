@@ -49,9 +49,9 @@ from tensorflow_serving.config import model_server_config_pb2  # noqa: E402
 import keras_albert as ka  # noqa: E402
 from keras_albert.exports import run as exporting  # noqa: E402
 from keras_albert.exports.config import ExportRun  # noqa: E402
-from keras_albert.exports.load import files_of  # noqa: E402
 from keras_albert.exports.saved_model import signatures  # noqa: E402
 from keras_albert.exports.saved_model.warm_up import BATCH_SIZES  # noqa: E402
+from keras_albert.storage import files_of  # noqa: E402
 
 SERVING = Path(__file__).parents[2] / "examples" / "serving"
 README = SERVING / "README.md"

@@ -47,7 +47,7 @@ def content(folder):
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
-        if path.name != "run.json"  # of `prepare` on one machine, to go on
+        if path.name != "report.json"  # of `prepare` on one machine, to go on
     }
 
 
