@@ -119,9 +119,10 @@ class Mesh(Devices):
 
         This is called in every step, so it must not wait for other processes as
         `share` does. A process that has a flag writes the number of its next
-        call to the key-value store, and all processes see the flag from that
-        call on. None of them can have passed that call before the number was
-        written: between calls lies a step that all compute together.
+        call but one to the key-value store, and all processes see the flag from
+        that call on. None of them can have passed that call before the number
+        was written: in each call a process has waited for the step before the
+        last one, which all compute together.
         """
         if self.count == 1:
             return list(flags)
@@ -133,7 +134,7 @@ class Mesh(Devices):
                 if flag:
                     # The store raises if another process has set the key.
                     with contextlib.suppress(jax.errors.JaxRuntimeError):
-                        self._service.key_value_set(key, str(self._calls + 1))
+                        self._service.key_value_set(key, str(self._calls + 2))
                 # The store raises if there is no such key.
                 with contextlib.suppress(jax.errors.JaxRuntimeError):
                     call = self._service.key_value_try_get(key)

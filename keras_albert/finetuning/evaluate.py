@@ -49,6 +49,7 @@ from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import Outputs
 from keras_albert.tasks.task_file import PRETRAINING, load_models
 from keras_albert.text.model_inputs import text_rows
+from keras_albert.text.normalization import normalize
 from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.progress import progress_verbosity
 
@@ -204,16 +205,22 @@ def _beside(
 def _further_texts(
     predictor: Predictor, run: EvaluateRun, table: Table
 ) -> list[str]:
-    """The texts of `run.corpus` without those of the table; each text once."""
+    """The texts of `run.corpus` without those of the table; each text once.
+
+    Texts are the same if the vocabulary sees no difference between them.
+    """
     if run.corpus is None:
         return []
     column = run.corpus_column or predictor.columns.text
     reader = dataclasses.replace(predictor, columns=TableColumns(text=column))
     corpus = reader.read(run.corpus, labelled=False, skip_bad=run.skip_bad)
     print_skipped(corpus)
-    known = {"", *predictor.definition.texts(table)}  # "": a blank line
-    texts = [text for text in corpus.values["text"] if text not in known]
-    return list(dict.fromkeys(texts))
+    known = {"", *map(normalize, predictor.definition.texts(table))}
+    further: dict[str, str] = {}
+    for text in corpus.values["text"]:
+        if (plain := normalize(text)) not in known:  # which has blank lines
+            further.setdefault(plain, text)
+    return list(further.values())
 
 
 def _vectors_of(

@@ -17,7 +17,7 @@ from keras_albert.distribution.backend import compiled
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.config import CUT, EarlyExit
 from keras_albert.tasks.early_exit import check_exits, layers_used
 from keras_albert.training.plots import new_figure, save_figure
 
@@ -61,6 +61,12 @@ def check_can_measure(predictor: Predictor) -> None:
             "`exit_curve` measures a model with exits. Received: a model "
             "without. Train it with `finetune --exits own`, or leave "
             "--exit-curve out."
+        )
+    if predictor.long_texts != CUT:
+        raise AlbertError(
+            "`exit_curve` measures texts of one row each. Received: "
+            f"long_texts={predictor.long_texts!r}. Leave --exit-curve out, or "
+            f"load the model with long_texts={CUT!r}."
         )
     check_exits(EarlyExit(layers=1), model)
     optional_import("matplotlib", "plots", "drawing the curve")

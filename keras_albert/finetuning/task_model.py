@@ -21,6 +21,7 @@ from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.tasks.config import CUT, EarlyExit
+from keras_albert.tasks.metrics import check_numbers
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS, read_split
 from keras_albert.tasks.task import Outputs, Task
@@ -185,10 +186,13 @@ class TaskModel:
         ):
             if stopped():
                 return outputs
+            # A model with a beam has as many columns as its beam, see `call`.
+            length = max(length, getattr(self.model, "beam", 1))
             size = batch_size if fills else len(chosen)
             x, _, _ = rows.batch(chosen, size, length)
             found = compute(self.model, x)
             found = keras.tree.map_structure(np.asarray, found)
+            check_numbers(keras.tree.flatten(found))
             for row, index in enumerate(chosen):
                 output = keras.tree.map_structure(
                     lambda values, row=row: values[row], found

@@ -1,6 +1,7 @@
 """Pretraining: token shards -> a folder with a pretrained model."""
 
 import dataclasses
+from collections.abc import Callable
 
 import keras
 
@@ -241,7 +242,7 @@ def _train(
             **({"teacher": weights_checksum(teacher)} if teacher else {}),
         },
         validate=held_out
-        and (lambda stopped: evaluate_until(model, held_out, stopped, devices)),
+        and (lambda stopped: _held_out(model, held_out, stopped, devices)),
         work_of=work_of,
         tensorboard=run.tensorboard,
         devices=devices,
@@ -361,6 +362,17 @@ def _check_fit(
             f"({difference}): its embeddings would stand for other pieces. "
             "Prepare the text with its vocabulary."
         )
+
+
+def _held_out(model, batches, stopped: Callable[[], bool], devices) -> LogRow:
+    """See `Training.validate`; the loss is the sum of the cross-entropies.
+
+    Keras's own is the mean over batches, in which the few examples of the last
+    batch would count as much as those of all others.
+    """
+    measured = evaluate_until(model, batches, stopped, devices)
+    parts = [measured[n] for n in measured if n.endswith("cross_entropy")]
+    return {**measured, "loss": sum(parts)}
 
 
 def learning_rate_advice(

@@ -4,7 +4,6 @@ Letters: N examples, T texts of an example, D size of the vectors.
 """
 
 import abc
-import collections
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ from keras_albert.modeling.config import IDF_FIRST_LAST, POOLINGS
 from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.modeling.pooling import (
     inverse_document_frequencies,
-    normalized,
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.tasks import bag_of_words, metrics
@@ -29,7 +27,9 @@ from keras_albert.tasks.config import HeadOptions
 from keras_albert.tasks.labels import LABEL
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, LearnedTask
+from keras_albert.tasks.vector_scores import cosines, search_scores
 from keras_albert.text.model_inputs import text_rows
+from keras_albert.text.normalization import normalize
 from keras_albert.training.embedding_losses import (
     CosineLoss,
     MultipleNegativesRanking,
@@ -37,8 +37,6 @@ from keras_albert.training.embedding_losses import (
 
 VECTOR = "a vector for a text"  # what the head predicts
 NEGATIVE = "negative"  # the field of the first texts that do not match
-RANKED_AT_ONCE = 1_000  # texts, whose cosines with all others are in memory
-FOUND_AMONG = 10  # the first results that count for recall and nDCG
 
 
 class _VectorTask(LearnedTask):
@@ -307,13 +305,17 @@ class Embedding(_VectorTask):
         return fields
 
     def target_of(self, table):
-        """A number for each text, the same for equal texts: int32 [N, T]."""
+        """A number for each text, the same for equal texts: int32 [N, T].
+
+        Case, accents and white space make no difference, as most vocabularies
+        drop them.
+        """
         columns = _texts_of(table)
         if len(columns) == 1:
             return None
         numbers: dict[str, int] = {}
         target = [
-            [numbers.setdefault(text, len(numbers)) for text in texts]
+            [numbers.setdefault(normalize(t), len(numbers)) for t in texts]
             for texts in zip(*columns, strict=True)
         ]
         return np.array(target, "int32")
@@ -358,16 +360,7 @@ class Embedding(_VectorTask):
         The other texts are the partners and negatives of all examples, and
         further texts, whose vectors are `others`: [M, D], or None.
         """
-        ranks = _ranks(outputs, features.target, others)
-        found = ranks < FOUND_AMONG
-        values = {
-            "mrr": float(np.mean(1 / (1 + ranks))),
-            "recall_at_1": float(np.mean(ranks == 0)),
-            f"recall_at_{FOUND_AMONG}": float(np.mean(found)),
-            f"ndcg_at_{FOUND_AMONG}": float(
-                np.mean(np.where(found, 1 / np.log2(2 + ranks), 0))
-            ),
-        }
+        values = search_scores(outputs, features.target, others)
         remarks = ()
         if (features.target[:, 0] == features.target[:, 1]).all():
             remarks = (
@@ -467,79 +460,11 @@ class Similarity(_VectorTask):
     def scores(self, outputs, features, names):
         expected = features.target[:, 0]
         return metrics.measure(
-            ["spearman", "pearson"], expected, _cosines(outputs)
+            ["spearman", "pearson"], expected, cosines(outputs)
         )
 
     def decode(self, outputs, features, names):
         return [
             {"prediction": round(float(cosine), 6)}
-            for cosine in _cosines(outputs)
+            for cosine in cosines(outputs)
         ]
-
-
-def _cosines(outputs: Sequence) -> np.ndarray:
-    """The cosine of the two texts of each example, [N]."""
-    first, second = (_column(outputs, place) for place in range(2))
-    if sparse.issparse(first):
-        return np.asarray(first.multiply(second).sum(axis=1)).ravel()
-    return np.sum(first * second, axis=1)
-
-
-def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
-    """The rank of each text's partner: how many other texts are closer, [N].
-
-    The texts to choose from are the partners and negatives of all examples,
-    each once, and those whose vectors are `others`, [M, D]. `numbers` [N, T]
-    has the same number for equal texts. Three kinds of text do not count as
-    other texts: one equal to the partner, one equal to the text itself, and the
-    partner of an equal text in another example, which is a right result, too.
-    A text that is as close as the partner, up to rounding, counts half.
-    """
-    texts, partners = numbers[:, 0], numbers[:, 1]
-    vectors = [_column(outputs, place) for place in range(numbers.shape[1])]
-    stack = sparse.vstack if sparse.issparse(vectors[0]) else np.concatenate
-    known, first = np.unique(numbers[:, 1:].T.ravel(), return_index=True)
-    candidates = stack(vectors[1:])[first]
-    own = np.searchsorted(known, partners)
-    if others is not None:
-        candidates = stack([candidates, _unit(others)])
-        known = np.append(known, np.full(others.shape[0], -1))
-    right = collections.defaultdict(list)  # candidates, by the text's number
-    for text, place in zip(texts.tolist(), own.tolist(), strict=True):
-        right[text].append(place)
-    ranks = []
-    # Some texts at a time: the cosines of all with all might not fit in memory.
-    for start in range(0, len(numbers), RANKED_AT_ONCE):
-        rows = np.arange(start, min(start + RANKED_AT_ONCE, len(numbers)))
-        cosines = vectors[0][rows] @ candidates.T
-        cosines = cosines.toarray() if sparse.issparse(cosines) else cosines
-        wanted = cosines[np.arange(len(rows)), own[rows]][:, None]
-        is_other = (known != partners[rows, None]) & (
-            known != texts[rows, None]
-        )
-        for row, text in enumerate(texts[rows].tolist()):
-            is_other[row, right[text]] = False
-        # Texts of the same tokens have cosines that differ by rounding alone.
-        closer = (cosines > wanted + metrics.ROUNDING) & is_other
-        equal = (abs(cosines - wanted) <= metrics.ROUNDING) & is_other
-        ranks.append(closer.sum(axis=1) + equal.sum(axis=1) / 2)
-    return np.concatenate(ranks)
-
-
-def _column(outputs: Sequence, place: int):
-    """The vectors of one text of each example, normalized: [N, D]."""
-    if sparse.issparse(outputs[0]):
-        return _unit(sparse.vstack([rows[place] for rows in outputs], "csr"))
-    vectors = np.stack([rows[place] for rows in outputs])
-    metrics.check_finite(vectors)  # nothing is closer to a text than NaN
-    return _unit(vectors)
-
-
-def _unit(vectors):
-    """Scales vectors [N, D] to length 1.
-
-    Sparse vectors are those of TF-IDF, which have that length already.
-    """
-    if sparse.issparse(vectors):
-        return vectors
-    return normalized(vectors.astype("float32"))

@@ -5,7 +5,7 @@ scikit-learn and SciPy are imported late, as each takes about a second.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -279,13 +279,22 @@ def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:
     return expected, predicted
 
 
+_BROKEN_DOWN = (
+    "predictions must be finite numbers: the model has broken down. Train it "
+    "again with a lower learning rate or a longer warm-up."
+)
+
+
 def check_finite(predicted: np.ndarray) -> None:
     """Raises AlbertError for predictions that are infinite or not numbers."""
     if not np.isfinite(predicted).all():
-        raise AlbertError(
-            "predictions must be finite numbers: the model has broken down. "
-            "Train it again with a lower learning rate or a longer warm-up."
-        )
+        raise AlbertError(_BROKEN_DOWN)
+
+
+def check_numbers(outputs: Iterable[np.ndarray]) -> None:
+    """Raises AlbertError for NaN, which would be taken for the first label."""
+    if any(np.isnan(values).any() for values in outputs):
+        raise AlbertError(_BROKEN_DOWN)
 
 
 def _decided(values: np.ndarray) -> np.ndarray:

@@ -70,7 +70,7 @@ def window_rows(
             part = ids[start : start + room]
             rows.append(_row(tokenizer, part, None, longest))
             owners.append(number)
-    return rows, np.array(owners)
+    return rows, np.array(owners, int)
 
 
 def word_rows(

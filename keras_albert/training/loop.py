@@ -11,7 +11,6 @@ finds no row in the log, and validates again.
 import contextlib
 import dataclasses
 import math
-import os
 import signal
 import sys
 import warnings
@@ -26,7 +25,7 @@ from keras.ops import convert_to_numpy
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError
-from keras_albert.signals import handled
+from keras_albert.signals import StopRequest
 from keras_albert.storage import remove_folder
 from keras_albert.training.checkpointing import (
     Checkpoint,
@@ -42,7 +41,7 @@ from keras_albert.training.model_folder import MODEL_FILE, ModelFolder
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.plots import can_draw, draw_curves
 from keras_albert.training.progress import ProgressBar, shown_values
-from keras_albert.training.run_folder import folder_at
+from keras_albert.training.run_folder import finished_report, folder_at
 from keras_albert.training.run_log import HELD_OUT, LogRow, RunLog, TensorBoard
 from keras_albert.training.speed import SpeedMeter, Work
 
@@ -151,6 +150,11 @@ def fit_into_folder(training: Training) -> LogRow:
         def begin() -> list[LogRow]:
             nonlocal log
             stack.enter_context(folder_at(folder).locked("at work on this run"))
+            if finished_report(folder) is not None:  # while this one began
+                raise AlbertError(
+                    f"{folder}: another process has finished this run. Give "
+                    "the command again: it shows what was found."
+                )
             log = RunLog(folder)
             return log.rows
 
@@ -174,20 +178,25 @@ def fit_into_folder(training: Training) -> LogRow:
                 error.args = (f"{error} {rest}",)
             elif isinstance(error, KeyboardInterrupt):
                 # The second signal, which does not wait for the end of a step.
-                print(f"\ninterrupted. {rest}", file=sys.stderr)
+                _say(f"interrupted. {rest}")
             else:  # of a library, for example too little memory
-                print(f"\nthe training failed. {rest}", file=sys.stderr)
+                _say(f"the training failed. {rest}")
             raise
-        if stop.signal and not training.is_finished(log):
-            print(
-                f"\nstopped at step {steps.step:,} of {timetable.steps:,}; "
-                "the same command goes on from there",
-                file=sys.stderr,
+        if stop.signal:
+            _say(
+                f"stopped at step {steps.step:,} of {timetable.steps:,}; "
+                "the same command goes on from there"
             )
             if stop.signal == signal.SIGTERM:
                 raise SystemExit(0)
             raise KeyboardInterrupt
         return training.kept(log.rows)
+
+
+def _say(text: str) -> None:
+    """Prints to stderr, whose reader may have ended at the same signal."""
+    with contextlib.suppress(OSError):
+        print(f"\n{text}", file=sys.stderr, flush=True)
 
 
 DIVERGED = "The training diverged"  # how the message of such a run begins
@@ -216,7 +225,7 @@ class TrainingSteps(keras.callbacks.Callback):
         training: Training,
         log: RunLog,
         progress: ProgressBar,
-        stop: "StopRequest",
+        stop: StopRequest,
     ):
         super().__init__()
         self.set_model(training.content.model)
@@ -361,10 +370,10 @@ class TrainingSteps(keras.callbacks.Callback):
             self.finish_interval()
             model.reset_metrics()
             restore_random(state)  # a run that goes on has not drawn either
-        if self.devices.is_first:
-            has_best = self.training.validate and self.log.rows
-            best = self.training.kept(self.log.rows) if has_best else None
-            self.checkpoints.prune(best["step"] if best else None)
+        has_best = self.training.validate and self.log.rows
+        best = self.training.kept(self.log.rows) if has_best else None
+        step = best["step"] if best else None
+        self.devices.first(lambda: self.checkpoints.prune(step))
         if self._stopping or self.training.is_finished(self.log):
             model.stop_training = True
 
@@ -410,11 +419,17 @@ class TrainingSteps(keras.callbacks.Callback):
         return measured
 
     def _log(self, row: LogRow) -> None:
-        self.log.append(row)
-        if self.tensorboard:
-            self.tensorboard.write(row)
-        if can_draw() and self.devices.is_first:
-            draw_curves(self.log.rows, self.training.folder, self.training.best)
+        def write() -> None:
+            self.log.append(row)
+            if self.tensorboard:
+                self.tensorboard.write(row)
+            if can_draw():
+                folder, best = self.training.folder, self.training.best
+                draw_curves(self.log.rows, folder, best)
+
+        if not self.devices.is_first:
+            self.log.append(row)
+        self.devices.first(write)
         self.progress.line(
             f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
         )
@@ -476,37 +491,6 @@ class _StopEvaluation(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch, logs=None):
         self.model.stop_evaluating = self.stopped()
-
-
-class StopRequest:
-    """Remembers SIGTERM and SIGINT until the training step has ended.
-
-    A second signal interrupts at once. Outside the main thread, where Python
-    allows no signal handlers, nothing changes.
-    """
-
-    def __init__(self):
-        self.signal = None
-        self._handlers = contextlib.ExitStack()
-
-    def __enter__(self):
-        self._handlers.enter_context(
-            handled(self._receive, signal.SIGTERM, signal.SIGINT)
-        )
-        return self
-
-    def __exit__(self, *_):
-        self._handlers.close()
-
-    def _receive(self, number, frame):
-        if self.signal:
-            raise KeyboardInterrupt
-        self.signal = number
-        # `print` may not be entered twice.
-        os.write(
-            2,
-            b"\nstopping after this step; press Ctrl-C again to stop at once\n",
-        )
 
 
 def plain(optimizer: keras.optimizers.Optimizer) -> Lamb:

@@ -1,5 +1,6 @@
 """The progress bar of a training run."""
 
+import contextlib
 import sys
 import time
 
@@ -65,7 +66,9 @@ class ProgressBar:
     def line(self, text: str) -> None:
         """Prints a line, on a terminal above the bar."""
         if self._progress.disable:
-            print(text, flush=True)
+            # The reader of a pipe may be gone, which is no reason to stop.
+            with contextlib.suppress(BrokenPipeError):
+                print(text, flush=True)
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         else:
             self._progress.console.print(text, highlight=False, markup=False)

@@ -696,7 +696,8 @@ def test_flags_are_of_one_model(monkeypatch):
     try:
         mesh.prepare(None)
         assert mesh.any(True, False) == [False, False]
-        assert mesh.any(False, False) == [True, False], "from the next step on"
+        assert mesh.any(False, False) == [False, False]
+        assert mesh.any(False, False) == [True, False], "two steps later"
         mesh.prepare(None)
         assert mesh.any(False, False) == mesh.any(False, False) == [False] * 2
     finally:

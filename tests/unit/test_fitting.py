@@ -25,6 +25,7 @@ from small import (
 
 import keras_albert as ka
 from keras_albert.pretraining.model import compile_for_pretraining
+from keras_albert.signals import StopRequest
 from keras_albert.storage import DiskFull
 from keras_albert.training import loop as fitting
 from keras_albert.training.checkpointing import Checkpoints
@@ -434,7 +435,7 @@ def test_which_model_is_kept(tmp_path, best, values, kept):
             training,
             RunLog(tmp_path),
             SimpleNamespace(line=print),
-            fitting.StopRequest(),
+            StopRequest(),
         )
         for step in ends:
             steps.step, steps._ended_interval = step, {"loss": 7.0}
@@ -478,6 +479,7 @@ def test_damage_is_seen(tmp_path, how, capsys):
         kept.save(step, ARRAYS, None)
     damage(kept.folder / "step-00000050", how)
     (kept.folder / "step-00000040.bak").mkdir()  # somebody's copy
+    (kept.folder / "step-00000040" / ".DS_Store").touch()  # of macOS's Finder
     assert kept.newest().step == 40
     error = capsys.readouterr().err
     assert "warning: " in error and "step-00000050" in error
@@ -525,8 +527,21 @@ def test_all_damaged(tmp_path, capsys):
 
 
 @pytest.mark.any_backend
+def test_the_reader_of_the_output_is_gone(monkeypatch):
+    """As `tee` is, after Ctrl-C in a terminal: the step still ends."""
+
+    def closed(*_):
+        raise BrokenPipeError
+
+    with StopRequest() as stop, monkeypatch.context() as patch:
+        patch.setattr(os, "write", closed)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signal == signal.SIGINT
+
+
+@pytest.mark.any_backend
 def test_second_signal_does_not_wait():
-    stop = fitting.StopRequest()
+    stop = StopRequest()
     before = signal.getsignal(signal.SIGTERM)
     with stop:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -66,6 +66,17 @@ def test_rows_of_one_text_stay_together():
     assert not set(train.values["pair"]) & set(held_out.values["pair"])
 
 
+def test_variants_of_a_text_stay_together():
+    """Pairs in both orders, and texts that only differ in case and space."""
+    pairs = [(f"text {i}", f"other {i}") for i in range(100)]
+    pairs += [(f" Other  {i}", f"TEXT {i}") for i in range(100)]
+    whole = table(["x"] * 200, *map(list, zip(*pairs, strict=True)))
+    _, held_out = hold_out(whole, ["text", "pair"], None)
+    found = {*ids(held_out)}
+    assert len(found) == 20
+    assert found == {(i + 100) % 200 for i in found}
+
+
 def test_most_of_the_texts_are_the_same():
     """Ten texts that are alone are too few: rows are then held out singly."""
     texts = ["one"] * 290 + [f"text {i}" for i in range(10)]

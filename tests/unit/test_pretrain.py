@@ -174,6 +174,14 @@ def test_tables_of_the_novels_are_those_of_the_reports(folder, number, end):
                 assert report["from_scratch"] == (start == "scratch")
 
 
+def test_every_held_out_example_counts_alike(monkeypatch):
+    """Keras's own loss is the mean of the batches, also of the last one."""
+    found = {"loss": 9.0, "mlm_cross_entropy": 2.0, "sop_cross_entropy": 0.5}
+    monkeypatch.setattr(pretrain, "evaluate_until", lambda *_: found)
+    measured = pretrain._held_out(None, None, None, None)
+    assert measured == found | {"loss": 2.5}
+
+
 def test_advice_is_for_models_of_released_size():
     """0.00176 x sqrt(32 / 4096) = 0.000156."""
     base = VARIANTS["base_v2"]

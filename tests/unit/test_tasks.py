@@ -15,10 +15,10 @@ from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.recipes import choose
 from keras_albert.finetuning.report import scores_lines, seeds_report
-from keras_albert.tasks.embedding import _ranks
 from keras_albert.tasks.metrics import entity_f1
 from keras_albert.tasks.multiple_choice import choice_index
 from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.tasks.vector_scores import search_scores
 from keras_albert.text.model_inputs import Row, text_rows
 
 pytestmark = pytest.mark.any_backend
@@ -280,7 +280,26 @@ def test_vectors_that_are_not_finite():
     outputs = np.ones((4, 2, 3))
     outputs[1, 0, 2] = np.nan
     with pytest.raises(AlbertError, match="must be finite numbers"):
-        _ranks(outputs, np.arange(8).reshape(4, 2))
+        search_scores(outputs, np.arange(8).reshape(4, 2))
+
+
+def test_texts_that_are_equally_close():
+    """Of three partners with one vector each is first in a third of orders."""
+    outputs = np.zeros((3, 2, 2))
+    outputs[:, :, 0] = 1
+    found = search_scores(outputs, np.arange(6).reshape(3, 2))
+    assert found == {
+        "mrr": pytest.approx((1 + 1 / 2 + 1 / 3) / 3),
+        "recall_at_1": pytest.approx(1 / 3),
+        "recall_at_10": 1,
+        "ndcg_at_10": pytest.approx((1 + 1 / np.log2(3) + 1 / 2) / 3),
+    }
+
+
+def test_variants_of_a_text_are_the_same_text():
+    values = {"text": ["How are you?", " how  are you?"], "pair": ["a", "A"]}
+    target = ALL_TASKS["embedding"].target_of(table(**values))
+    assert target.tolist() == [[0, 1], [0, 1]]
 
 
 def test_a_label_for_each_word(tokenizer):
