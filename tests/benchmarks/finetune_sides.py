@@ -22,8 +22,8 @@ from sides import finite
 
 import keras_albert as ka
 from keras_albert.data.batches import (
+    BatchPlan,
     Features,
-    Plan,
     choose_lengths,
     epoch_plan,
     sorted_plan,
@@ -68,7 +68,7 @@ class Examples:
         """Of all."""
         return int(self.lengths.sum())
 
-    def sample(self, plan: Plan, batches: int) -> "Examples":
+    def sample(self, plan: BatchPlan, batches: int) -> "Examples":
         """Whole batches of a plan of all, in random order.
 
         They are taken evenly from the shortest to the longest, so that their

@@ -352,7 +352,7 @@ TRAINING = [
     row("learning_rate='x'", lamb(learning_rate="x")),
     row("beta_1=1.5", lamb(beta_1=1.5)),
     row("epsilon=-1", lamb(epsilon=-1)),
-    row("0 .none. or more.*weight_decay=-1", lamb(weight_decay=-1)),
+    row("0 or more.*weight_decay=-1", lamb(weight_decay=-1)),
     row("global_clipnorm=-1", lamb(global_clipnorm=-1)),
     row(
         "list of regular expressions .a single string.*'bias'",
