@@ -293,7 +293,8 @@ def check_finite(predicted: np.ndarray) -> None:
 
 def check_numbers(outputs: Iterable[np.ndarray]) -> None:
     """Raises AlbertError for NaN, which would be taken for the first label."""
-    if any(np.isnan(values).any() for values in outputs):
+    floats = (each for each in outputs if each.dtype.kind == "f")
+    if any(np.isnan(values).any() for values in floats):
         raise AlbertError(_BROKEN_DOWN)
 
 

@@ -429,13 +429,17 @@ def by_hand(model, rows, more, size=None):
         cosines = np.array([text @ vectors[each] for each in wrong])
         gaps = cosines - text @ vectors[row["b"]]
         equal = np.abs(gaps) < 1e-6  # texts of the same tokens
-        ranks.append(np.sum(gaps[~equal] > 0) + np.sum(equal) / 2)
-    ranks = np.array(ranks)
+        closer = np.sum(gaps[~equal] > 0)
+        ranks.append(np.arange(closer, closer + np.sum(equal) + 1))
+
+    def mean(gain):
+        return np.mean([np.mean(gain(possible)) for possible in ranks])
+
     return {
-        "mrr": np.mean(1 / (1 + ranks)),
-        "recall_at_1": np.mean(ranks == 0),
-        "recall_at_10": np.mean(ranks < 10),
-        "ndcg_at_10": np.mean((ranks < 10) / np.log2(2 + ranks)),
+        "mrr": mean(lambda rank: 1 / (1 + rank)),
+        "recall_at_1": mean(lambda rank: rank == 0),
+        "recall_at_10": mean(lambda rank: rank < 10),
+        "ndcg_at_10": mean(lambda rank: (rank < 10) / np.log2(2 + rank)),
     }
 
 
