@@ -121,8 +121,8 @@ class Mesh(Devices):
         `share` does. A process that has a flag writes the number of its next
         call but one to the key-value store, and all processes see the flag from
         that call on. None of them can have passed that call before the number
-        was written: in each call a process has waited for the step before the
-        last one, which all compute together.
+        was written: before a process makes a call, it has read the loss of the
+        last step but one, which all compute together.
         """
         if self.count == 1:
             return list(flags)

@@ -230,7 +230,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         kernels are sums of two weights.
         """
         check_choice("mode", mode, ("int8",))
-        config = kwargs.get("config")  # Keras gives the default to a backbone
+        config = kwargs.get("config")  # Keras fills in the default
         if config and config.get_config() != type(config)().get_config():
             raise AlbertError(
                 "a saved model knows which of its layers are int8, and no "

@@ -87,8 +87,8 @@ def _of_outputs(check, y, classes: dict, losses):
         }
     if y is not None and len(classes) > 1:
         raise AlbertError(
-            f"the labels of this model are a dict of {' and '.join(classes)}. "
-            f"Received: {type(y).__name__}."
+            "a model with several outputs has labels for each. Received: "
+            f"{type(y).__name__}. Give a dict of {' and '.join(classes)}."
         )
     return check(y, classes.get(None), _loss(losses, None))
 

@@ -93,6 +93,17 @@ def test_other_settings_are_refused(ablations, tmp_path):
         ablations._claim(tmp_path / "run", {"name": "a", "seed": 1})
 
 
+@pytest.mark.parametrize("missing", ["held_out", "task.dev.tsv"])
+def test_data_that_are_incomplete(missing, ablations, data, tmp_path):
+    for name in ("train", "held_out", "task.train.tsv", "task.dev.tsv"):
+        if name != missing:
+            (tmp_path / name).symlink_to(data / name)
+    with pytest.raises(SystemExit, match=rf"{missing}.*: no such file"):
+        ablations._check_data(tmp_path)
+    (tmp_path / missing).symlink_to(data / missing)
+    ablations._check_data(tmp_path)
+
+
 def test_verdicts_by_hand(ablations):
     """100 examples: half right has a standard error of 0.05."""
 

@@ -1,8 +1,10 @@
 """The log of a run, its picture, its numbers of speed."""
 
 import importlib.util
+import os
 import pickle
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -99,6 +101,11 @@ def test_a_line_a_minute_without_a_terminal(monkeypatch, capsys):
         bar.update(seconds, {"loss": 1.0})
     said = capsys.readouterr().out.splitlines()
     assert said == ["step 61/9: loss 1", "step 122/9: loss 1"]
+    with open(os.devnull, "w") as closed, monkeypatch.context() as patch:
+        # The reader of the output has ended, as `head` does.
+        patch.setattr(closed, "flush", Mock(side_effect=BrokenPipeError))
+        patch.setattr(sys, "stdout", closed)
+        bar.line("training goes on")
 
 
 def test_the_peak_is_that_of_the_fastest_product(monkeypatch):

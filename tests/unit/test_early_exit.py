@@ -22,7 +22,7 @@ import keras_albert as ka
 from keras_albert import AlbertError, EarlyExit
 from keras_albert.exports import check as checking
 from keras_albert.exports.load import load_exported
-from keras_albert.finetuning.exit_curve import exit_curve
+from keras_albert.finetuning.exit_curve import check_can_measure, exit_curve
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.modeling import encoder
 from keras_albert.modeling.config import EXITS
@@ -497,6 +497,15 @@ def test_an_export_of_layers_that_differ(
     )
     with pytest.raises(AlbertError, match=rf"share all weights.*{message}"):
         ka.export(predictor, tmp_path / "served")
+
+
+@pytest.mark.any_backend
+def test_no_curve_of_texts_in_windows(with_texts):
+    model = model_with("shared", vocab_size=160)
+    tokenizer = with_texts.tokenizer
+    predictor = ka.Predictor(model, tokenizer=tokenizer, long_texts="mean")
+    with pytest.raises(AlbertError, match=r"long_texts='mean'.*long_texts='c"):
+        check_can_measure(predictor)
 
 
 @pytest.mark.any_backend

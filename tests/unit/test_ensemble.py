@@ -192,6 +192,12 @@ def folders(tmp_path_factory, tokenizer):
 
 
 @pytest.mark.on_torch
+def test_one_of_several_seeds_is_loaded(folders):
+    with pytest.raises(AlbertError, match=r"the best is .*seed-1\."):
+        ka.load(folders)
+
+
+@pytest.mark.on_torch
 @pytest.mark.usefixtures("eagerly")
 def test_commands(folders, tmp_path):
     """A folder of several seeds is the ensemble of its models."""

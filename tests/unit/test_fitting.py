@@ -292,6 +292,34 @@ def test_errors_of_libraries(tmp_path, monkeypatch, where, capsys):
 
 
 @pytest.mark.on_torch
+def test_a_stop_after_the_last_step(tmp_path, monkeypatch):
+    """It is not lost, as another seed may follow; the next call just ends."""
+    append, times = RunLog.append, Timetable(6, 3, 3, 1)
+
+    def appended(self, row):
+        append(self, row)
+        if row["step"] == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunLog, "append", appended)
+        with pytest.raises(SystemExit):
+            fit(tmp_path, times)
+    before = (tmp_path / "log.csv").read_bytes()
+    assert fit(tmp_path, times)["step"] in (3, 6)
+    assert (tmp_path / "log.csv").read_bytes() == before
+
+
+@pytest.mark.on_torch
+def test_another_process_has_finished_the_run(tmp_path):
+    """While this one read its tables: nothing is trained over it."""
+    (tmp_path / "report.json").write_text("{}")
+    with pytest.raises(ka.AlbertError, match="another process has finished"):
+        fit(tmp_path)
+    assert [path.name for path in tmp_path.glob("[!.]*")] == ["report.json"]
+
+
+@pytest.mark.on_torch
 def test_what_cannot_be_continued_stays(tmp_path):
     """An accumulated sum has no place there; then every checkpoint is bad."""
     fit(tmp_path, Timetable(3, 3, 3, 2))

@@ -247,7 +247,7 @@ def test_labels_of_several_outputs():
         inputs(), labels, sample_weight=weights, verbose=0, return_dict=True
     )
     assert found["end_loss"] == 0 < found["start_loss"]
-    with pytest.raises(ka.AlbertError, match="a dict of start and end"):
+    with pytest.raises(ka.AlbertError, match="Give a dict of start and end"):
         model.evaluate(inputs(), [*labels.values()])
 
 

@@ -55,3 +55,32 @@ def test_the_loss_is_the_reference_s(tiny_vocab, names):
         logits = outputs["answer_class"][:count].astype("float64")
         expected += np.log1p(np.exp(signs * logits)).mean() / 2
     assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def reader(tiny_vocab):
+    model = ka.AlbertForQuestionAnsweringV2(ka.AlbertBackbone(TEXT_CONFIG))
+    windows = WindowConfig(LENGTH, 9, 5)
+    return ka.Predictor(
+        model,
+        tokenizer=ka.Tokenizer(tiny_vocab),
+        reading=ka.ReadingConfig(windows, AnswerConfig()),
+    )
+
+
+@pytest.mark.on_torch
+def test_rows_that_are_shorter_than_the_beam(tiny_vocab):
+    """Four tokens, alone in their batch; the other rows have a beam of five."""
+    answers = reader(tiny_vocab).predict(
+        ["", LONG], questions=["a", "Who sold it?"], batch_size=1
+    )
+    assert answers[0] == "" and len(answers) == 2
+
+
+@pytest.mark.on_torch
+def test_a_model_that_has_broken_down(tiny_vocab):
+    """NaN would be taken for the first class, or the first token."""
+    broken = reader(tiny_vocab)
+    for weight in broken.model.weights:
+        weight.assign(np.full(weight.shape, np.nan))
+    with pytest.raises(ka.AlbertError, match="the model has broken down"):
+        broken.predict([LONG], questions=["Who sold it?"])

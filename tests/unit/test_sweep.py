@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import matplotlib
 import pytest
@@ -363,6 +364,17 @@ def test_a_run_of_a_search_that_was_killed(folder, trained, monkeypatch):
         with pytest.raises(AlbertError, match="an earlier command has started"):
             search(folder)
     assert {row["ended"] for row in search(folder)} == {"finished"}
+
+
+def test_a_search_that_is_killed_when_a_run_ends(folder, trained, monkeypatch):
+    """The run's score is not stored yet: it counts as interrupted."""
+    with monkeypatch.context() as patch:
+        killed = Mock(side_effect=KeyboardInterrupt)
+        patch.setattr(optuna.study.Study, "tell", killed)
+        with pytest.raises(KeyboardInterrupt):
+            search(folder)
+    results = search(folder)
+    assert len(results) == 6 and all(row["score"] for row in results)
 
 
 def test_a_run_that_was_stopped_alone(folder, trained, monkeypatch):
