@@ -199,14 +199,20 @@ def _study(optuna, run: SweepRun, plan: SearchPlan):
         else optuna.pruners.NopPruner(),
     )
     trials = study.get_trials(deepcopy=False)
-    if not trials:
+    if len(trials) < plan.combinations:  # a new search, or killed just here
+        # Optuna's `skip_if_exists` takes seeds such as 100000 and 100001 for
+        # the same.
+        queued = [trial.system_attrs["fixed_params"] for trial in trials]
         for values in itertools.product(*plan.search.values()):
             values = map(_hashable, values)
-            study.enqueue_trial(dict(zip(plan.search, values, strict=True)))
+            named = dict(zip(plan.search, values, strict=True))
+            if named not in queued:
+                study.enqueue_trial(named)
     for trial in trials:  # those that were interrupted
         if trial.state == optuna.trial.TrialState.RUNNING:
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-            study.enqueue_trial(trial.params)
+            # `params` has only what `_search` has asked for until then.
+            study.enqueue_trial(trial.system_attrs["fixed_params"])
     return study
 
 

@@ -377,6 +377,28 @@ def test_a_search_that_is_killed_when_a_run_ends(folder, trained, monkeypatch):
     assert len(results) == 6 and all(row["score"] for row in results)
 
 
+def test_a_search_that_is_killed_before_a_run(folder, trained, monkeypatch):
+    """While it fills its queue, or reads a combination: none is left out."""
+    for name in ("enqueue_trial", "ask"):
+        with monkeypatch.context() as patch:
+            killed = Mock(side_effect=KeyboardInterrupt)
+            if name == "enqueue_trial":
+                real = optuna.study.Study.enqueue_trial
+                calls = iter([real] * 2)
+
+                def enqueue(*args, **options):
+                    return next(calls, killed)(*args, **options)
+
+                patch.setattr(optuna.study.Study, name, enqueue)
+            else:
+                suggest = "suggest_categorical"
+                patch.setattr(optuna.trial.Trial, suggest, killed)
+            with pytest.raises(KeyboardInterrupt):
+                search(folder)
+    results = search(folder)
+    assert len(results) == 6 and len(order(folder)) == 6
+
+
 def test_a_run_that_was_stopped_alone(folder, trained, monkeypatch):
     """By SIGTERM, after which training ends with the status 0."""
     with monkeypatch.context() as patch:
