@@ -204,7 +204,8 @@ def finetune(
             inputs.write(run)
             report = run_finetune(run)
     except AlbertError:
-        if temporary:
+        # After a refusal; a run that has begun may have made a model already.
+        if temporary and not inputs.output.exists():
             shutil.rmtree(temporary, ignore_errors=True)
         raise
     lines = [*map(_in_python, finetuned_lines(report))] if report else []

@@ -12,7 +12,11 @@ import tensorflow as tf
 
 import keras_albert as ka
 from keras_albert.pretraining.counter_rng import fold
-from keras_albert.pretraining.masking import KEEP_SHARE, MASK_SHARE, Rows
+from keras_albert.pretraining.masking import (
+    KEEP_SHARE,
+    MASK_SHARE,
+    ExampleBatch,
+)
 from keras_albert.pretraining.segments import SHORTEST_TARGET
 from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
 
@@ -187,13 +191,13 @@ def budget_of(num_tokens: int, examples: ka.ExampleConfig) -> int:
     return min(examples.max_predictions, max(1, share))
 
 
-def rows_of(pairs, sequence_length: int, seed: int) -> Rows:
+def rows_of(pairs, sequence_length: int, seed: int) -> ExampleBatch:
     """Pairs (A, B) of token ids as the input of `masking.build_batch`."""
     text = np.zeros((len(pairs), sequence_length - 2), "int32")
     for row, (a, b) in zip(text, pairs, strict=True):
         row[: len(a) + len(b)] = [*a, *b]
     count = len(pairs)
-    return Rows(
+    return ExampleBatch(
         text=tf.constant(text),
         lengths=tf.constant([[len(a), len(b)] for a, b in pairs], tf.int32),
         labels=tf.zeros(count, tf.int32),

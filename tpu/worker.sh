@@ -178,13 +178,24 @@ copy_folder() {
 
 # Makes the run's folder from OUTPUT.
 pull() {
-  local listing steps step
-  rm -rf "$run"
+  local listing steps step newest
   copy_folder "$DATA" "$work/data"
   [[ -z ${VALIDATION:-} ]] || copy_folder "$VALIDATION" "$work/validation"
   # OUTPUT then exists: a listing that fails is an error, not an empty folder.
   echo started | gcloud storage cp - "$OUTPUT/started"
   listing=$(gcloud storage ls "$OUTPUT/**")
+  # Only now, as OUTPUT can be read. After failed uploads this folder may have a
+  # checkpoint of which there is no copy.
+  newest=$(printf '%s\n' "$run"/checkpoints/*/manifest.json |
+    steps_in /manifest.json | sed -n 1p)
+  if [[ -n $newest ]] &&
+    ! grep -qF "/checkpoints/$newest/manifest.json" <<<"$listing"; then
+    rm -rf "$run.before"
+    mv "$run" "$run.before"
+    echo "warning: $OUTPUT does not have $newest, which an earlier start has" \
+      "left here. It is kept in $run.before" >&2
+  fi
+  rm -rf "$run"
   mkdir -p "$run"
   gcloud storage rsync --exclude='^(started|status)$' "$OUTPUT" "$run"
   steps=$(steps_in /manifest.json <<<"$listing")

@@ -92,14 +92,39 @@ def _find_files(patterns: tuple[str, ...]) -> list[InputFile]:
     """
     files = {}
     for pattern in map(str, patterns):
-        (match,) = _filesystems().match([pattern])
-        if not match.metadata_list:
+        matches = _filesystems().match([pattern, *_with_no_folder(pattern)])
+        matched = {
+            found.path: InputFile(found.path, found.size_in_bytes, 0)
+            for match in matches
+            for found in match.metadata_list
+            if not _is_hidden(found.path, pattern)
+        }
+        if not matched:
             raise AlbertError(f"{pattern}: no file matches. Check the pattern.")
-        for found in sorted(match.metadata_list, key=lambda found: found.path):
-            files.setdefault(
-                found.path, InputFile(found.path, found.size_in_bytes, 0)
-            )
+        for path in sorted(matched):
+            files.setdefault(path, matched[path])
     return list(files.values())
+
+
+def _with_no_folder(pattern: str) -> list[str]:
+    """The pattern with nothing in place of a "**/".
+
+    For Beam "**" is any text, and the "/" behind it must be there; for
+    `find_files` "**/" is any number of folders, or none.
+    """
+    parts = pattern.split("**/")
+    return [
+        "**/".join(parts[:i]) + "**/".join(parts[i:])
+        for i in range(1, len(parts))
+    ]
+
+
+def _is_hidden(path: str, pattern: str) -> bool:
+    """Whether a name begins with a dot that the pattern does not name."""
+    named = pattern.split("/")
+    return any(
+        part.startswith(".") and part not in named for part in path.split("/")
+    )
 
 
 def _check_free(output: str) -> None:

@@ -73,6 +73,8 @@ from keras_albert.text.files import find_files
 from keras_albert.text.unknown import PieceCount
 
 NOTES = "prepare"
+# Options that earlier versions did not note, with what they did.
+ADDED_LATER = {"blank_lines": 1}
 SECONDS_BETWEEN_LOOKS = 0.2  # between updates of the progress bar
 MANY_SINGLE_LINES = 0.2  # share of documents from which on we say what to do
 
@@ -117,7 +119,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
         lock=f"{NOTES}/lock",
     )
     finished = folder.finished()
-    if finished and {"blank_lines": 1, **finished} == made_of:
+    if finished and {**ADDED_LATER, **finished} == made_of:
         print(f"{output} holds these shards, and they are finished.")
         return Manifest.read(output)
     # The units depend on the inputs and on the size of shards alone: any number
@@ -215,7 +217,7 @@ def _check_only_notes(folder: Path) -> None:
 
 def _check_same(folder: Path, before: dict, command: dict) -> None:
     for name, now in command.items():
-        then = before.get(name, now)
+        then = {**ADDED_LATER, **before}.get(name, now)
         if now != then:
             if name == "input":
                 pairs = itertools.zip_longest(then, now, fillvalue="no file")

@@ -60,8 +60,11 @@ class Corpus:
 
         Returns int64 [2, R]: the first sentence, and the one after the last.
         """
-        numbers = self.document_numbers(sentences)
-        bounds = np.empty((2, len(sentences)), "int64")
+        return self.sentences_in(self.document_numbers(sentences))
+
+    def sentences_in(self, numbers: np.ndarray) -> np.ndarray:
+        """The bounds of documents, by their numbers, as in `documents_of`."""
+        bounds = np.empty((2, len(numbers)), "int64")
         for shard, mine in _by_shard(self.first_documents, numbers):
             local = numbers[mine] - self.first_documents[shard]
             bounds[:, mine] = self.shards[shard].documents[[local, local + 1]]

@@ -45,7 +45,8 @@ def _columns(data: Frame) -> Mapping[str, Any]:
                 f"them: dataset[{next(iter(data))!r}]."
             )
         return data
-    if hasattr(data, "features") and hasattr(data, "to_dict"):  # datasets
+    # A frame of pandas has a column of this name as an attribute.
+    if isinstance(getattr(data, "features", None), Mapping):  # datasets
         return {
             name: _named(values, data.features[name])
             for name, values in data.to_dict().items()

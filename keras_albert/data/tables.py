@@ -19,6 +19,7 @@ from keras_albert.errors import AlbertError, is_number
 from keras_albert.text.files import check_files
 
 CHARACTERS_AT_ONCE = 20_000_000  # in a part of a table that is read in parts
+LARGEST = float(np.finfo("float32").max)  # number that a label may be
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +122,9 @@ def read_parts(
     """
     if not isinstance(path, str | os.PathLike):
         rows = _rows_of(columns_of(path))
-        yield _table(Path("columns"), rows, fields, skip_bad, complete)
+        table = _table(Path("columns"), rows, fields, skip_bad, complete)
+        _check_not_empty(table.path, len(table), len(table.skipped))
+        yield table
         return
     path = check_table(path)
     extension = path.suffix.lower()
@@ -151,6 +154,11 @@ def read_parts(
         good += len(table)
         bad += len(table.skipped)
         yield table
+    _check_not_empty(path, good, bad)
+
+
+def _check_not_empty(path: Path, good: int, bad: int) -> None:
+    """Raises AlbertError unless some rows of a table are good."""
     if not good:
         raise AlbertError(
             f"{path}: no rows. Expected one or more examples."
@@ -301,11 +309,12 @@ def read_label(value: object) -> str:
 def read_number(value: object) -> float:
     """Reads a finite number."""
     try:
-        is_written = isinstance(value, str | decimal.Decimal)
-        number = float(value) if is_written else value
-    except ValueError:
+        is_other = isinstance(value, str | decimal.Decimal | int)
+        is_flag = isinstance(value, bool)
+        number = float(value) if is_other and not is_flag else value
+    except (ValueError, OverflowError):  # of an int of many digits
         number = None
-    if not is_number(number):
+    if not is_number(number) or abs(number) > LARGEST:
         remedy = ""
         if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
             # No comma is a decimal point: "1,234" may also be above a thousand.
@@ -314,6 +323,8 @@ def read_number(value: object) -> float:
                 f"{value.strip().replace(',', '.')}: replace the commas, or "
                 "save the table with numbers in the English format."
             )
+        elif is_number(number):
+            remedy = " It exceeds 3.4e38, the largest of float32."
         raise AlbertError(f"must be a number. Received: {value!r:.60}.{remedy}")
     return float(number)
 

@@ -10,11 +10,12 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable
+from typing import NoReturn
 
 import keras
 from keras import ops
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, LostProcess
 from keras_albert.private_apis import seed_generators
 
 # Offset between seeds of replicas: a large prime, so that few coincide.
@@ -131,7 +132,8 @@ class Devices(abc.ABC):
         """Calls `function` in process 0 and returns its result in every one.
 
         The result must be serializable as JSON. If the function raises an
-        error, the other processes raise AlbertError.
+        error, the other processes raise AlbertError, or LostProcess unless it
+        may be a mistake of the user: AlbertError or OSError.
         """
         # Process 0 must share its result even if `function` fails: the others
         # wait for it in `share`, and would otherwise wait for ever.
@@ -143,34 +145,35 @@ class Devices(abc.ABC):
                 with self.alone():
                     status["result"] = function()
             except Exception as error:
-                status["error"], failure = str(error), error
+                status["failure"], failure = _failure(error), error
         status = json.loads(self.share(json.dumps(status))[0])
         if failure:
             raise failure
-        if "error" in status:
-            raise AlbertError(f"process 0: {status['error']}")
+        if "failure" in status:
+            _raise_failure(0, status["failure"])
         return status["result"]
 
     def each(self, function: Callable[[], object]):
         """Calls `function` in every process and returns its local result.
 
-        If it raises AlbertError or OSError in one process, all raise.
+        If it raises AlbertError or OSError in one process, all raise, see
+        `first`.
         """
         # All processes exchange their messages, so that either all go on or all
         # stop. If only one stopped, the others would wait for it later.
         if self.count == 1:
             return function()
-        result, message, failure = None, "", None
+        result, found, failure = None, None, None
         try:
             result = function()
         except (AlbertError, OSError) as error:
-            message, failure = str(error), error
-        messages = self.share(message)
+            found, failure = _failure(error), error
+        shared = self.share(json.dumps(found))
         if failure:
             raise failure
-        for index, text in enumerate(messages):
-            if text:
-                raise AlbertError(f"process {index}: {text}")
+        for index, text in enumerate(shared):
+            if each := json.loads(text):
+                _raise_failure(index, each)
         return result
 
     def check_equal(self, facts: dict[str, object]) -> None:
@@ -201,6 +204,18 @@ class Devices(abc.ABC):
                 f"divided among {of_what}. Received: batch_size={batch_size}. "
                 f"The next one is {-(-batch_size // parts) * parts}."
             )
+
+
+def _failure(error: Exception) -> dict[str, str | bool]:
+    """What the other processes are told of an error, see `Devices.first`."""
+    is_mistake = isinstance(error, AlbertError | OSError)
+    lost = isinstance(error, LostProcess) or not is_mistake
+    return {"error": str(error) or type(error).__name__, "lost": lost}
+
+
+def _raise_failure(index: int, failure: dict[str, str | bool]) -> NoReturn:
+    kind = LostProcess if failure["lost"] else AlbertError
+    raise kind(f"process {index}: {failure['error']}")
 
 
 class _Callbacks(keras.callbacks.CallbackList):

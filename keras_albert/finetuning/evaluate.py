@@ -1,6 +1,7 @@
 """The command `evaluate`: scores a fine-tuned or a pretrained model."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -215,11 +216,13 @@ def _further_texts(
     reader = dataclasses.replace(predictor, columns=TableColumns(text=column))
     corpus = reader.read(run.corpus, labelled=False, skip_bad=run.skip_bad)
     print_skipped(corpus)
-    known = {"", *map(normalize, predictor.definition.texts(table))}
+    plain = functools.partial(normalize, **predictor.tokenizer.settings)
+    known = {*map(plain, predictor.definition.texts(table))}
+    known.add("")  # a blank line of a .txt file
     further: dict[str, str] = {}
     for text in corpus.values["text"]:
-        if (plain := normalize(text)) not in known:  # which has blank lines
-            further.setdefault(plain, text)
+        if plain(text) not in known:
+            further.setdefault(plain(text), text)
     return list(further.values())
 
 

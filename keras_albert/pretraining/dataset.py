@@ -34,6 +34,7 @@ from keras_albert.data.input_pipeline import (
 from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError, check_positive, check_seed
 from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.counter_rng import fold
 from keras_albert.pretraining.packing import Packing
 from keras_albert.pretraining.segments import (
     example_keys,
@@ -55,10 +56,14 @@ MORE_PAIRS = (
 def check_documents(corpus: Corpus, examples: ExampleConfig) -> None:
     """Raises AlbertError if examples need two documents and there is one."""
     if examples.needs_other_documents and corpus.num_documents < 2:
+        cause = f"sentence_task={examples.sentence_task!r}"
+        remedy = "choose another sentence task"
+        if examples.sentence_task == "sop":
+            cause = f"single_sentence={examples.single_sentence!r}"
+            remedy = 'set single_sentence="skip_order"'
         raise AlbertError(
-            f"sentence_task={examples.sentence_task!r} pairs two documents, "
-            "but the shards hold a single one. Separate documents with a blank "
-            "line, or choose another sentence task."
+            f"{cause} pairs two documents, but the shards hold a single one. "
+            f"Separate documents with a blank line, or {remedy}."
         )
 
 
@@ -121,7 +126,8 @@ class ExampleStream:
         """Reads the examples of rows, int64 [B] ascending, before masking.
 
         Returns int32 text [M, W], int32 lengths [M, 2], int32 labels [M] and
-        uint64 keys [M], see `masking.Rows`; and int32 [B], examples per row.
+        uint64 keys [M], see `masking.ExampleBatch`; and int32 [B], examples per
+        row.
         """
         epochs, rows = np.divmod(numbers, self.rows_per_epoch)
         parts = [
@@ -235,7 +241,8 @@ def phased_dataset(
 
     An example is nine tenths of the steps with short sequences and the rest
     with long ones (Devlin et al. 2018, appendix A.2). Each phase is the
-    `pretraining_dataset` of its own config, from its step 0 on. If the
+    `pretraining_dataset` of its own config, from its step 0 on, with a seed of
+    its own, so that no phase repeats the masks of another. If the
     sequence lengths differ, S is None in `element_spec`, and the model is
     traced or compiled once for each phase.
 
@@ -255,7 +262,7 @@ def phased_dataset(
             "of the model. Set it in each of them, or in none."
         )
     parts = []
-    for examples, steps in phases:
+    for number, (examples, steps) in enumerate(phases):
         check_positive("steps", steps)
         if start_step < steps:
             parts.append(
@@ -263,7 +270,7 @@ def phased_dataset(
                     shards,
                     examples,
                     batch_size=batch_size,
-                    seed=seed,
+                    seed=_phase_seed(seed, number),
                     start_step=start_step,
                     steps=steps - start_step,
                     host_index=host_index,
@@ -277,6 +284,12 @@ def phased_dataset(
             "would be left. Lower it, or add a phase."
         )
     return functools.reduce(lambda first, then: first.concatenate(then), parts)
+
+
+def _phase_seed(seed: int, phase: int) -> int:
+    """The seed of a phase; that of phase 0 is the seed itself."""
+    check_seed(seed)
+    return int(fold(np.uint64(seed), phase)) % 2**32 if phase else seed
 
 
 def _check_start(start_step: int) -> None:
@@ -303,7 +316,7 @@ def _examples_dataset(
     and attention over no token may give NaN.)
     """
     tf = import_tensorflow()
-    from keras_albert.pretraining.masking import Rows, build_batch
+    from keras_albert.pretraining.masking import ExampleBatch, build_batch
 
     def batches() -> Iterator[tuple]:
         for wanted in numbers():
@@ -319,10 +332,10 @@ def _examples_dataset(
 
     @tf.autograph.experimental.do_not_convert
     def mask(*parts):
-        rows = Rows(*parts)
+        batch = ExampleBatch(*parts)
         if not examples.pack:
-            rows = rows._replace(counts=None)
-        return build_batch(rows, stream.word_starts, examples)
+            batch = batch._replace(counts=None)
+        return build_batch(batch, stream.word_starts, examples)
 
     count_examples = None if examples.pack else batch_size
     signature = (

@@ -61,7 +61,7 @@ FIRST_VISITS = 1.5
 _HALF_BITS = 32
 
 
-class Rows(NamedTuple):
+class ExampleBatch(NamedTuple):
     """A batch of examples before masking."""
 
     text: tf.Tensor
@@ -71,7 +71,7 @@ class Rows(NamedTuple):
     labels: tf.Tensor
     """int32 [B]: 1 if A and B were swapped (SOP), or B was replaced (NSP)"""
     weights: tf.Tensor
-    """float32 [B]: 1; 0 for rows that only fill up the last batch"""
+    """float32 [B]: 1; 0 for examples that only fill up the last batch"""
     keys: tf.Tensor
     """uint64 [B]: random keys, see `example_keys`"""
     counts: tf.Tensor | None = None
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 # Without AutoGraph, which this function does not need, tracing is faster.
 @tf.autograph.experimental.do_not_convert
 def build_batch(
-    rows: Rows, word_starts: np.ndarray, examples: ExampleConfig
+    batch: ExampleBatch, word_starts: np.ndarray, examples: ExampleConfig
 ) -> tuple[dict, dict, dict]:
     """Masks a batch of examples and builds the inputs of the model.
 
@@ -101,23 +101,23 @@ def build_batch(
         to K, 0 for padding) and `position_ids` (position in the example)
         [R, S], and `cls_positions` [R, K].
     """
-    length_a = rows.lengths[:, 0]
-    has_b = rows.lengths[:, 1] > 0
+    length_a = batch.lengths[:, 0]
+    has_b = batch.lengths[:, 1] > 0
     num_tokens = (
-        tf.reduce_sum(rows.lengths, axis=1) + 2 + tf.cast(has_b, tf.int32)
+        tf.reduce_sum(batch.lengths, axis=1) + 2 + tf.cast(has_b, tf.int32)
     )
     masked, positions, labels, used = mask(
-        rows, num_tokens, word_starts, examples
+        batch, num_tokens, word_starts, examples
     )
-    weights = tf.cast(used, tf.float32) * rows.weights[:, None]
-    order = rows.labels, tf.cast(has_b, tf.float32) * rows.weights
-    if rows.counts is None:
+    weights = tf.cast(used, tf.float32) * batch.weights[:, None]
+    task = batch.labels, tf.cast(has_b, tf.float32) * batch.weights
+    if batch.counts is None:
         example = _numbers(length_a)[:, None]  # [B, 1]
         places = tf.range(examples.sequence_length)[None]  # [1, S]
         x = pack(masked, length_a, num_tokens, example, places)
     else:
         offsets, numbers, example, places = lay_out(
-            num_tokens, rows.counts, examples.sequence_length
+            num_tokens, batch.counts, examples.sequence_length
         )
         x = pack(masked, length_a, num_tokens, example, places)
         x["example_ids"] = numbers * x["padding_mask"]
@@ -125,21 +125,21 @@ def build_batch(
         positions, labels, weights = gather_used(
             (positions + offsets[:, None], labels, weights),
             used,
-            rows.counts,
+            batch.counts,
             examples.row_predictions,
         )
         slots = examples.max_examples
-        x["cls_positions"] = _side_by_side(offsets, rows.counts, slots)
-        order = [_side_by_side(part, rows.counts, slots) for part in order]
+        x["cls_positions"] = _side_by_side(offsets, batch.counts, slots)
+        task = [_side_by_side(part, batch.counts, slots) for part in task]
     x["masked_positions"] = positions
     y, weight = {"mlm": labels}, {"mlm": weights}
     if examples.sentence_task != "none":
-        y[examples.sentence_task], weight[examples.sentence_task] = order
+        y[examples.sentence_task], weight[examples.sentence_task] = task
     return x, y, weight
 
 
 def mask(
-    rows: Rows,
+    batch: ExampleBatch,
     num_tokens: tf.Tensor,
     word_starts: np.ndarray,
     examples: ExampleConfig,
@@ -149,12 +149,12 @@ def mask(
     Returns int32 [B, W], the masked text; and int32 [B, P]: positions of the
     predictions in `[CLS] A [SEP] B [SEP]`, their labels, and 1 if used.
     """
-    length_a, length = rows.lengths[:, 0], tf.reduce_sum(rows.lengths, axis=1)
+    length_a, length = batch.lengths[:, 0], tf.reduce_sum(batch.lengths, axis=1)
     edges, num_words = find_words(
-        rows.text, length_a, length, word_starts, examples
+        batch.text, length_a, length, word_starts, examples
     )
     starts, ends = choose_ngrams(
-        draw_visits(rows.keys, num_words, rows.text.shape[1]),
+        draw_visits(batch.keys, num_words, batch.text.shape[1]),
         num_words,
         edges,
         length_a,
@@ -163,8 +163,8 @@ def mask(
         examples,
     )
     positions, used = list_positions(starts, ends)  # [B, P]
-    labels = tf.gather(rows.text, positions, batch_dims=1) * used
-    masked = replace(rows, positions, labels, used, len(word_starts))
+    labels = tf.gather(batch.text, positions, batch_dims=1) * used
+    masked = replace(batch, positions, labels, used, len(word_starts))
     # From the text to the row: [CLS] before A, and a [SEP] between A and B.
     after_a = tf.cast(positions >= length_a[:, None], tf.int32)
     return masked, (positions + 1 + after_a) * used, labels, used
@@ -390,7 +390,7 @@ def list_positions(
 
 
 def replace(
-    rows: Rows,
+    batch: ExampleBatch,
     positions: tf.Tensor,
     labels: tf.Tensor,
     used: tf.Tensor,
@@ -402,7 +402,7 @@ def replace(
     `used` is 0 for entries without a prediction.
     """
     slots = np.arange(positions.shape[1])
-    keys = _use(rows.keys, REPLACE)[:, None]
+    keys = _use(batch.keys, REPLACE)[:, None]
     random = fold(keys, slots, tf.bitwise)  # [B, P]
     # The upper half as a number in [0, 1), and the lower half scaled to 0 to
     # V - 1: (random * V) >> 32 needs no division.
@@ -423,7 +423,7 @@ def replace(
     # The differences are added, since all unused predictions point at position
     # 0: theirs are 0, whereas an assignment would overwrite the first token.
     return tf.tensor_scatter_nd_add(
-        rows.text, tf.stack([row, positions], axis=-1), (new - labels) * used
+        batch.text, tf.stack([row, positions], axis=-1), (new - labels) * used
     )
 
 

@@ -237,7 +237,7 @@ def example_spans(
     A chunk of n sentences is split at a random position: the first 1 to n - 1
     sentences are segment A, the others segment B. In half of the pairs, the
     task "sop" swaps the segments, and "nsp" replaces B by text of another
-    document, see `_other_documents`. From N on, the indices repeat the chunks.
+    document, see `_second_segments`. From N on, the indices repeat the chunks.
     """
     chunks = plan.order[indices % len(plan.order)].astype("int64")
     starts, lengths, labels = _segments(corpus, plan, examples, chunks, keys)
@@ -300,9 +300,12 @@ def _segments(
     )
     left = targets - lengths[replace & single, 0]
     wanted[replace & single] = np.maximum(left, 0)
-    others = _other_documents(
-        corpus, plan, first[replace], wanted[replace], keys[replace]
+    begin = np.where(
+        single[replace],
+        _any_sentences(corpus, first[replace], keys[replace]),
+        _second_segments(corpus, plan, first[replace], keys[replace]),
     )
+    others = begin, _ends(corpus, begin, wanted[replace])
     begin_b, end_b = corpus.token_offsets(np.stack(others))
     starts[replace, 1], lengths[replace, 1] = begin_b, end_b - begin_b
     # The segments are swapped by exchanging their positions; no token moves.
@@ -316,22 +319,31 @@ def _split(first, end, random) -> np.ndarray:
     return first + 1 + below(random, np.maximum(end - first - 1, 1))
 
 
-def _other_documents(
-    corpus: Corpus,
-    plan: EpochPlan,
-    first: np.ndarray,
-    lengths: np.ndarray,
-    keys: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draws text from other documents that replaces segments B.
+def _any_sentences(
+    corpus: Corpus, first: np.ndarray, keys: np.ndarray
+) -> np.ndarray:
+    """Draws where the text beside a single sentence begins: int64 [R].
 
-    A chunk is drawn uniformly from those of all other documents. The text
-    begins with the second segment of that chunk. It ends with the sentence that
-    reaches the wanted tokens, or its document, and has one sentence at least.
+    As by the reference: a document is drawn uniformly from all others, and a
+    sentence uniformly from that document. The arguments, [R] each, are the
+    first sentences and the keys of the examples.
+    """
+    own = corpus.document_numbers(first)
+    document = below(fold(keys, OTHER), corpus.num_documents - 1)
+    document += document >= own
+    begin, end = corpus.sentences_in(document)
+    return begin + below(fold(keys, OTHER_SPLIT), end - begin)
 
-    The arguments, [R] each, are the first sentences of the examples, the wanted
-    numbers of tokens, and the keys of the examples. Returns the first sentences
-    of the texts and the sentences after them, int64 [R] each.
+
+def _second_segments(
+    corpus: Corpus, plan: EpochPlan, first: np.ndarray, keys: np.ndarray
+) -> np.ndarray:
+    """Draws where texts that replace segments B begin: int64 [R].
+
+    A chunk is drawn uniformly from those of all other documents, and the text
+    begins with its second segment. (The reference draws as `_any_sentences`
+    does. Then the first sentence of a document would only stand in replaced
+    texts, which tells the label.) The arguments are those of `_any_sentences`.
     """
     # The chunks of each example's own document.
     own, own_end = np.searchsorted(plan.edges, corpus.documents_of(first))
@@ -342,11 +354,18 @@ def _other_documents(
     chunk += np.where(chunk >= own, own_end - own, 0)
     begin, end = plan.edges[chunk], plan.edges[chunk + 1]
     split = _split(begin, end, fold(keys, OTHER_SPLIT))
-    begin = np.where(split < end, split, begin)
+    return np.where(split < end, split, begin)
+
+
+def _ends(corpus: Corpus, begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Where texts end that begin with some sentences: int64 [R].
+
+    A text ends with the sentence that reaches `lengths` tokens, or with its
+    document, and has one sentence at least.
+    """
     goal = corpus.token_offsets(begin) + lengths
     _, document_end = corpus.documents_of(begin)
-    end = np.clip(corpus.sentences_from(goal), begin + 1, document_end)
-    return begin, end
+    return np.clip(corpus.sentences_from(goal), begin + 1, document_end)
 
 
 def truncate(

@@ -30,6 +30,7 @@ from keras_albert.tasks.task import PAIR, LearnedTask
 from keras_albert.tasks.vector_scores import cosines, search_scores
 from keras_albert.text.model_inputs import text_rows
 from keras_albert.text.normalization import normalize
+from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.embedding_losses import (
     CosineLoss,
     MultipleNegativesRanking,
@@ -63,10 +64,13 @@ class _VectorTask(LearnedTask):
             length,
         )
         several = len(columns) if len(columns) > 1 else None
-        return Features(rows, self.target_of(table), choices=several)
+        target = self.target_of(tokenizer, table)
+        return Features(rows, target, choices=several)
 
     @abc.abstractmethod
-    def target_of(self, table: Table) -> np.ndarray | None:
+    def target_of(
+        self, tokenizer: Tokenizer, table: Table
+    ) -> np.ndarray | None:
         """The targets of the loss for the vectors of a table, if it has any."""
 
     def head(self, backbone, names, options):
@@ -304,21 +308,23 @@ class Embedding(_VectorTask):
                 fields[name] = Field(column, read_text)
         return fields
 
-    def target_of(self, table):
+    def target_of(self, tokenizer, table):
         """A number for each text, the same for equal texts: int32 [N, T].
 
-        Case, accents and white space make no difference, as most vocabularies
-        drop them.
+        White space makes no difference, nor do case and accents if the
+        vocabulary drops them.
         """
         columns = _texts_of(table)
         if len(columns) == 1:
             return None
         numbers: dict[str, int] = {}
-        target = [
-            [numbers.setdefault(normalize(t), len(numbers)) for t in texts]
-            for texts in zip(*columns, strict=True)
-        ]
-        return np.array(target, "int32")
+
+        def number_of(text: str) -> int:
+            plain = normalize(text, **tokenizer.settings)
+            return numbers.setdefault(plain, len(numbers))
+
+        texts = zip(*columns, strict=True)
+        return np.array([[*map(number_of, each)] for each in texts], "int32")
 
     def training_loss(self, names, options):
         embedding = options.embedding
@@ -418,7 +424,7 @@ class Similarity(_VectorTask):
     def label_reader(self, names):
         return read_number
 
-    def target_of(self, table):
+    def target_of(self, tokenizer, table):
         """The given similarity of each pair of texts, float32 [N, 1]."""
         if LABEL not in table.values:
             return None

@@ -26,6 +26,7 @@ from keras_albert.tasks.metrics import Scores, measure
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import LearnedTask
 from keras_albert.text.model_inputs import choice_rows
+from keras_albert.text.normalization import to_text
 from keras_albert.text.tokenizer import check_batch
 
 CHOICE = "one of several choices"  # what the head predicts
@@ -109,7 +110,8 @@ class MultipleChoice(LearnedTask):
         if name == "choices":
             for choices in values:
                 check_batch(f"each of {name}", choices)
-        return values
+            return [[*map(to_text, choices)] for choices in values]
+        return [*map(to_text, values)]  # a context, or a question
 
     def features(self, tokenizer, table, names, length):
         values = table.values

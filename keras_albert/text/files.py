@@ -64,6 +64,11 @@ def check_files(paths: Iterable[str | Path]) -> list[Path]:
             )
         if not path.exists():
             raise AlbertError(f"{path}: no such file.{_if_remote(path)}")
+        if not path.is_file():  # its size would be 0, and it is read once only
+            raise AlbertError(
+                f"{path}: a pipe or a device, expected a file. Write what it "
+                "gives into a file, and give that."
+            )
         try:
             path.open("rb").close()
         except OSError as error:

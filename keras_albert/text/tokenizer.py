@@ -236,7 +236,7 @@ class Tokenizer:
             AlbertError: `max_length` leaves no room for a token of each text.
         """
         check_max_length(max_length, pair=b_ids is not None)
-        if not b_ids:
+        if b_ids is None or not len(b_ids):  # which may be an array
             a_ids = a_ids[: max_length - 2]
             return [CLS_ID, *a_ids, SEP_ID], [0] * (len(a_ids) + 2)
         room = max_length - 3

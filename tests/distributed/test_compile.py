@@ -194,15 +194,17 @@ def test_names_of_slices(name, spec, chips, devices, gib):
 def test_the_batch_is_that_of_the_data(task, pack):
     """It has the shapes and types of `build_batch`, as TensorFlow traces it."""
     tf = pytest.importorskip("tensorflow")
-    from keras_albert.pretraining.masking import Rows, build_batch
+    from keras_albert.pretraining.masking import ExampleBatch, build_batch
 
     sizes = {"sequence_length": 41, "max_predictions": 5, "max_examples": 3}
     examples = ka.ExampleConfig(**sizes, sentence_task=task, pack=pack)
     many = None if pack else 7
 
     def batch(*parts):
-        rows = Rows(*parts) if pack else Rows(*parts)._replace(counts=None)
-        return build_batch(rows, np.ones(97, bool), examples)
+        batch = ExampleBatch(*parts)
+        if not pack:
+            batch = batch._replace(counts=None)
+        return build_batch(batch, np.ones(97, bool), examples)
 
     def described(parts):
         return [

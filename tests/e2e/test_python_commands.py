@@ -5,6 +5,7 @@ import re
 import signal
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from commands import report_of, rows_of, run as command, table_of, write_rows
@@ -13,6 +14,7 @@ from small import TEXT_CONFIG, add_noise, signalled
 import keras_albert as ka
 from keras_albert import python_api
 from keras_albert.cli import run_of
+from keras_albert.finetuning import run as finetune_run
 
 # They are the commands, which other tests run on all backends.
 pytestmark = pytest.mark.on_torch
@@ -195,6 +197,16 @@ def test_a_folder_for_temporary_files(model, tmp_path, monkeypatch, capsys):
     run = ka.finetune(model, ROWS, folder, checkpoint_every=1, **options)
     assert "going on from step 1 of 2" in capsys.readouterr().out
     assert run.folder == folder
+
+
+def test_a_run_that_has_begun_is_kept(model, tmp_path, monkeypatch):
+    """It has a model, even if its last file cannot be written."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full = Mock(side_effect=ka.AlbertError("no space left"))
+    monkeypatch.setattr(finetune_run, "write_card", full)
+    with pytest.raises(ka.AlbertError, match="no space left"):
+        ka.finetune(model, ROWS, steps=2, columns=ka.TableColumns("body"))
+    assert list(tmp_path.glob("keras-albert-*/model/model.keras"))
 
 
 def test_seeds_and_numbers(model, tmp_path):

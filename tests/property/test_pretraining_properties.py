@@ -202,7 +202,7 @@ def test_batches(documents, config, seed, epoch, step):
     first_number = epoch * stream.rows_per_epoch + step
     numbers = np.arange(first_number, first_number + 7)
     text, lengths, labels, keys, _ = stream.rows(numbers)
-    rows = masking.Rows(
+    rows = masking.ExampleBatch(
         text, lengths, labels, np.ones(len(numbers), "float32"), keys
     )
     x, y, weight = built(rows, word_starts, config)

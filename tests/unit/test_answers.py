@@ -14,6 +14,7 @@ from keras_albert.tasks.question_answering.decoding import (
     decode_logits,
 )
 from keras_albert.tasks.question_answering.squad import Question
+from keras_albert.tasks.question_answering.task import _decoded
 from keras_albert.tasks.question_answering.windows import Window
 
 pytestmark = pytest.mark.any_backend
@@ -152,6 +153,12 @@ def test_white_space_is_no_answer():
     )
     assert texts(prediction) == ["", "fox"]
     assert prediction.text() == "fox"
+    # Its place and probability are those of the answer.
+    best = prediction.candidates[1]
+    decoded = _decoded(prediction, 0.0)
+    assert (decoded["start"], decoded["end"]) == (best.start, best.end)
+    assert decoded["score"] == round(best.probability, 6)
+    assert prediction.candidates[0].probability > best.probability
 
 
 def beam(**changes):

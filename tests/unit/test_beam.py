@@ -10,10 +10,12 @@ import pytest
 from pyarrow.parquet import write_table
 
 from keras_albert.cli import main
+from keras_albert.corpus import beam
 from keras_albert.corpus.beam import prepare_with_beam
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
 from keras_albert.errors import AlbertError
+from keras_albert.text.files import find_files
 
 pytestmark = pytest.mark.any_backend
 needs_beam = pytest.mark.skipif(
@@ -80,6 +82,23 @@ def test_mistakes(corpus, tiny_vocab, tmp_path):
         run(str(corpus / "*.txt"), corpus)
     with pytest.raises(AlbertError, match=r"runner=Nonsense.*DataflowRunner"):
         run(str(corpus / "*.txt"), tmp_path / "out", "Nonsense")
+
+
+@needs_beam
+@pytest.mark.proof
+@pytest.mark.parametrize("pattern", ["**/*.txt", "a/**/b/**/*.txt", "*.txt"])
+def test_patterns_find_the_files_that_they_find_without_beam(tmp_path, pattern):
+    names = ["1.txt", ".2.txt", "a/3.txt", "a/.h/4.txt", "a/b/5.txt"]
+    for name in (*names, "a/x/b/y/z/6.txt", "a/b/c/7.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("two hens\n")
+    (folder := tmp_path / ".data").mkdir()
+    (tmp_path / "1.txt").rename(folder / "1.txt")
+    (tmp_path / "a").rename(folder / "a")
+    expected = [str(path) for path in find_files([folder / pattern])]
+    found = beam._find_files((str(folder / pattern),))
+    assert sorted(file.path for file in found) == sorted(expected)
+    assert expected
 
 
 def test_beam_is_named_where_it_is_missing(tiny_vocab, tmp_path, monkeypatch):

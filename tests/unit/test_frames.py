@@ -76,6 +76,20 @@ def test_datasets_of_tensorflow():
         next(read_parts(data, fields))
 
 
+def test_a_column_that_is_named_as_an_attribute_of_datasets():
+    pd = pytest.importorskip("pandas")
+    columns = {"text": ["a"], "features": ["b"], "columns": [1]}
+    assert columns_of(pd.DataFrame(columns)) == columns
+
+
+@pytest.mark.parametrize("rows", [[], [{"text": None}]])
+def test_a_table_without_usable_rows(rows):
+    fields = {"text": Field("text", read_text)}
+    data = rows or {"text": []}
+    with pytest.raises(AlbertError, match=r"no rows\. Expected one or more"):
+        next(read_parts(data, fields, skip_bad=True))
+
+
 def test_a_column_that_is_named_twice():
     names = ["text", "label", "text"]
     rows = [["a", 1, "b"]]

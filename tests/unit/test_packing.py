@@ -13,7 +13,7 @@ from test_pretraining_data import write_shards
 import keras_albert as ka
 from keras_albert.pretraining import masking
 from keras_albert.pretraining.dataset import ExampleStream
-from keras_albert.pretraining.packing import kinds_of_rows
+from keras_albert.pretraining.packing import kinds_of_rows, pack_examples
 from keras_albert.pretraining.segments import plan_epoch
 
 pytestmark = pytest.mark.any_backend
@@ -48,6 +48,18 @@ def shards(tiny_lines, tiny_vocab, tmp_path_factory):
 def test_kinds_of_rows(lengths, most, expected):
     kinds = kinds_of_rows(np.bincount(lengths, minlength=11), 10, most)
     assert sorted(kinds) == sorted(expected)
+
+
+def test_rows_are_shuffled():
+    """Not by their kind, the longest examples first."""
+    lengths = np.repeat([9, 6, 4], 40)
+    firsts = []
+    for key in (1, 2):
+        packing = pack_examples(lengths, 10, 3, np.uint64(key))
+        firsts.append(lengths[packing.members[packing.edges[:-1]]].tolist())
+        assert sorted(packing.members.tolist()) == [*range(120)]
+    assert firsts[0] != firsts[1]
+    assert sorted(firsts[0]) == sorted(firsts[1]) == [6] * 40 + [9] * 40
 
 
 def test_a_batch_by_hand():

@@ -1,6 +1,7 @@
 """Text to token shards: processes, and whatever may stop them."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -111,6 +112,15 @@ def test_a_finished_run_is_not_run_again(corpus, tiny_vocab, tmp_path, capsys):
     assert "they are finished" in capsys.readouterr().out
     text.write_bytes(corpus.read_bytes() * 2)
     with pytest.raises(AlbertError, match="not empty"):
+        prepare(run)
+
+
+def test_a_pipe_is_no_file(corpus, tiny_vocab, tmp_path):
+    """It would count as a file of 0 bytes, and be left out."""
+    pipe = tmp_path / "pipe.txt"
+    os.mkfifo(pipe)
+    run = PrepareRun((corpus, pipe), tiny_vocab, tmp_path / "out")
+    with pytest.raises(AlbertError, match=r"pipe\.txt: a pipe or a device"):
         prepare(run)
 
 
@@ -278,6 +288,17 @@ def test_the_way_on_is_named(stopped, capsys):
     assert "1 shard finished, in " in shown
     assert "out.unfinished: the same command goes on" in shown
     assert not list(leftover(stopped).glob(f"{NOTES}/work-*"))
+
+
+def test_an_option_that_an_older_version_did_not_note(stopped):
+    notes = leftover(stopped) / NOTES / "command.json"
+    command = json.loads(notes.read_text())
+    del command["blank_lines"]
+    notes.write_text(json.dumps(command))
+    stopped.input[1].write_text(CORRECTED)
+    with pytest.raises(AlbertError, match="blank_lines=1; now it is 2"):
+        prepare(replace(stopped, blank_lines=2))
+    prepare(stopped)
 
 
 @pytest.mark.parametrize(

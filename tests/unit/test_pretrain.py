@@ -13,6 +13,7 @@ import pytest
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
 from keras_albert.corpus.shards import ShardSet
+from keras_albert.distribution.devices import OneDevice
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import _evaluate_pretrained
@@ -134,6 +135,38 @@ def test_held_out_examples_do_not_depend_on_the_share_to_predict(vocabularies):
         return [y["mlm"] for _, y, _ in batches.as_numpy_iterator()]
 
     np.testing.assert_array_equal(labels(0.15), labels(0.6))
+
+
+def test_steps_of_several_parts(tmp_path, tiny_vocab):
+    """Short rows come first; a step that is gone on from has all its parts."""
+    (tmp_path / "a.txt").write_text("two hens\nnothing\nthe old barn\n\n" * 9)
+    folder = tmp_path / "shards"
+    prepare(PrepareRun((tmp_path / "a.txt",), tiny_vocab, folder, workers=1))
+    examples = ExampleConfig(24, sentence_task="none")
+    run = dataclasses.replace(
+        RUN,
+        examples=examples,
+        batch_size=4,
+        accumulate=2,
+        steps=3,
+        warmup_steps=0,
+        short_length=12,
+        short_steps=1,
+        validation_steps=2,
+    )
+    shards = ShardSet.open(folder)
+    inputs = SimpleNamespace(shards=shards, held_out=shards)
+
+    def batches(step):
+        found = pretrain._Inputs.batches_from(inputs, step, run, OneDevice())
+        return [x["token_ids"] for x, _, _ in found.as_numpy_iterator()]
+
+    shapes = [ids.shape for ids in batches(0)]
+    assert shapes == [(2, 12)] * 2 + [(2, 24)] * 4
+    for here, there in zip(batches(2), batches(0)[4:], strict=True):
+        np.testing.assert_array_equal(here, there)
+    held_out = pretrain._Inputs.held_out_batches(inputs, run)
+    assert held_out.cardinality() == 4
 
 
 NOVELS = Path(__file__).parents[2] / "examples" / "novels"

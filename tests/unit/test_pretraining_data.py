@@ -234,6 +234,21 @@ def test_single_sentences_with_a_random_document(task):
     assert full.any() and (full | np.isin(ends, [15, 26, 31, 37])).all()
 
 
+def test_where_texts_beside_single_sentences_begin():
+    """As in the original: a document, and then a sentence of it, uniformly."""
+    corpus = Corpus(SimpleNamespace(shards=[shard_of([5] * 8, [0, 1, 2, 8])]))
+    config = ExampleConfig(
+        single_sentence="random_document", sequence_length=80, short_seq_prob=0
+    )
+    plan, spans = spans_of(corpus, config, count=12_000)
+    first = plan.edges[plan.order[np.arange(12_000) % 3]] == 0
+    found = np.bincount(spans.starts[first, 1] // 5, minlength=8)
+    # The other documents have one sentence, and six.
+    expected = first.sum() * np.array([0, 1 / 2, *[1 / 12] * 6])
+    assert np.abs(found - expected).max() < 4.5 * np.sqrt(expected.max())
+    assert found[0] == 0 and found[2] > 0
+
+
 def test_truncation_by_hand():
     # Room for 5 of 7 + 4: from the longer until 3 + 2; ties cost B.
     count = 300
@@ -357,8 +372,8 @@ def test_phases_follow_one_another(shards, config, starts):
     batches = listed(dataset)
     lengths = [x["token_ids"].shape[1] for x, _, _ in batches]
     assert lengths == [61] * 4 + [97] * 3
-    alone = pretraining_dataset(shards, config, **arguments, steps=3)
-    assert_equal(batches[4:], listed(alone))
+    alone = pretraining_dataset(shards, short, **arguments, steps=4)
+    assert_equal(batches[:4], listed(alone))
     for start in starts:
         later = phased_dataset(shards, phases, **arguments, start_step=start)
         assert_equal(listed(later), batches[start:])
@@ -369,6 +384,14 @@ def test_phases_follow_one_another(shards, config, starts):
     with pytest.raises(AlbertError, match="`pack` must be the same"):
         other = replace(config, pack=not config.pack)
         phased_dataset(shards, [(short, 4), (other, 3)], **arguments)
+
+
+def test_no_phase_repeats_the_masks_of_another(shards):
+    phases = [(replace(CONFIG, short_seq_prob=0), 4)] * 2
+    batches = listed(phased_dataset(shards, phases, batch_size=3, seed=5))
+    ids = [x["token_ids"] for x, _, _ in batches]
+    pairs = zip(ids[:4], ids[4:], strict=True)
+    assert not any(np.array_equal(*each) for each in pairs)
 
 
 def test_single_sentences_do_not_count_for_the_order(tmp_path, tiny_vocab):
@@ -393,6 +416,9 @@ def test_a_single_document_has_no_other(tmp_path, tiny_vocab):
     shards = write_shards(tmp_path, tiny_vocab, [["two hens", "nothing"]])
     config = ExampleConfig(sentence_task="nsp")
     with pytest.raises(AlbertError, match="'nsp' pairs two documents"):
+        validation_dataset(shards, config, batch_size=3)
+    config = ExampleConfig(single_sentence="random_document")
+    with pytest.raises(AlbertError, match='set single_sentence="skip_order"'):
         validation_dataset(shards, config, batch_size=3)
 
 

@@ -94,6 +94,17 @@ def test_questions_without_an_answer(tmp_path):
         assert TASK.labels.of_table(table) == NAMES
 
 
+def test_a_flag_that_is_written_in_a_text_file(tmp_path):
+    """As pandas writes SQuAD 2.0; a number is none."""
+    for flag in ("False", "false", ""):
+        read(write(tmp_path, row(is_impossible=flag)))
+    read(write(tmp_path, row(answers=[], is_impossible=" TRUE ")))
+    with pytest.raises(AlbertError, match=r"1 answers, but .* is true"):
+        read(write(tmp_path, row(is_impossible="True")))
+    with pytest.raises(AlbertError, match=r"must be true or false.*'1'"):
+        read(write(tmp_path, row(is_impossible="1")))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

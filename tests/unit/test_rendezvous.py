@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from keras_albert.distribution.config import ProcessConfig
+from keras_albert.distribution.devices import OneDevice
 from keras_albert.distribution.rendezvous import wait_for_processes
 from keras_albert.errors import AlbertError, LostProcess
 
@@ -32,6 +33,41 @@ def at_once(*calls):
 
 def process(place, index, count=4, wait=20):
     return lambda: wait_for_processes(ProcessConfig(place, count, index, wait))
+
+
+class TwoProcesses(OneDevice):
+    """What one of two processes does when both share a text."""
+
+    count = 2
+
+    def __init__(self, index, barrier, texts):
+        self.index, self.barrier, self.texts = index, barrier, texts
+
+    def share(self, text):
+        self.texts[self.index] = text
+        self.barrier.wait(20)
+        return [*self.texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "kind"),
+    [
+        ("first", AlbertError("no such option"), AlbertError),
+        ("each", OSError("full"), AlbertError),
+        ("each", LostProcess("gone"), LostProcess),
+        ("first", ValueError("of a library"), LostProcess),
+    ],
+)
+def test_an_error_reaches_the_other_process(name, error, kind):
+    """As a mistake of the user only if it may be one."""
+    shared = threading.Barrier(2), [None, None]
+    first, second = (TwoProcesses(index, *shared) for index in (0, 1))
+    found = at_once(
+        lambda: getattr(first, name)(Mock(side_effect=error)),
+        lambda: getattr(second, name)(lambda: None),
+    )
+    assert found[0] is error and type(found[1]) is kind
+    assert f"process 0: {error}" in str(found[1])
 
 
 def test_all_come(place):

@@ -379,20 +379,18 @@ def test_a_search_that_is_killed_when_a_run_ends(folder, trained, monkeypatch):
 
 def test_a_search_that_is_killed_before_a_run(folder, trained, monkeypatch):
     """While it fills its queue, or reads a combination: none is left out."""
-    for name in ("enqueue_trial", "ask"):
+    killed = Mock(side_effect=KeyboardInterrupt)
+    calls = iter([optuna.study.Study.enqueue_trial] * 2)
+    for owner, name, replacement in (
+        (
+            optuna.study.Study,
+            "enqueue_trial",
+            lambda *args: next(calls, killed)(*args),
+        ),
+        (optuna.trial.Trial, "suggest_categorical", killed),
+    ):
         with monkeypatch.context() as patch:
-            killed = Mock(side_effect=KeyboardInterrupt)
-            if name == "enqueue_trial":
-                real = optuna.study.Study.enqueue_trial
-                calls = iter([real] * 2)
-
-                def enqueue(*args, **options):
-                    return next(calls, killed)(*args, **options)
-
-                patch.setattr(optuna.study.Study, name, enqueue)
-            else:
-                suggest = "suggest_categorical"
-                patch.setattr(optuna.trial.Trial, suggest, killed)
+            patch.setattr(owner, name, replacement)
             with pytest.raises(KeyboardInterrupt):
                 search(folder)
     results = search(folder)

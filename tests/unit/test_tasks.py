@@ -9,6 +9,7 @@ import pytest
 from commands import write_rows
 from scipy.special import expit
 
+import keras_albert as ka
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
@@ -296,10 +297,15 @@ def test_texts_that_are_equally_close():
     }
 
 
-def test_variants_of_a_text_are_the_same_text():
-    values = {"text": ["How are you?", " how  are you?"], "pair": ["a", "A"]}
-    target = ALL_TASKS["embedding"].target_of(table(**values))
+def test_variants_of_a_text_are_the_same_text(tokenizer, tiny_vocab):
+    """If the vocabulary does not tell them apart."""
+    values = {"text": ["ba hens", " Bà  hens"], "pair": ["a", "A"]}
+    task = ALL_TASKS["embedding"]
+    target = task.target_of(tokenizer, table(**values))
     assert target.tolist() == [[0, 1], [0, 1]]
+    other = ka.Tokenizer(tiny_vocab, keep_accents=True)
+    target = task.target_of(other, table(**values))
+    assert target.tolist() == [[0, 1], [2, 1]]
 
 
 def test_a_label_for_each_word(tokenizer):

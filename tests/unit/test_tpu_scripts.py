@@ -615,6 +615,21 @@ def test_worker_does_not_begin_anew_where_the_bucket_fails(host, failing):
     assert not (host / "home/keras_albert_work/run/run.json").exists()
 
 
+def test_worker_keeps_what_could_not_be_uploaded(host):
+    """After uploads that failed; a checkpoint that the bucket has is not."""
+    local = host / "home/keras_albert_work"
+    run(host, "worker", "train", FAILING="checkpoints", status=1)
+    assert (local / "run/checkpoints/step-00000030/manifest.json").exists()
+    run(host, "worker", "train", FAILING="storage ls", status=1)
+    assert (local / "run/checkpoints/step-00000030/manifest.json").exists()
+    found = run(host, "worker", "train")
+    assert "does not have step-00000030" in found.stderr
+    kept = local / "run.before/checkpoints/step-00000030/manifest.json"
+    kept.unlink()
+    assert "warning" not in run(host, "worker", "train").stderr
+    assert not kept.exists()
+
+
 # What is made before the training, the training, and what is made after it.
 @pytest.mark.parametrize(
     ("environment", "status", "word"),

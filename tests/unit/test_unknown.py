@@ -17,7 +17,7 @@ from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
 from keras_albert.exports import check as checking
 from keras_albert.exports.config import CheckRun
-from keras_albert.finetuning import run as training
+from keras_albert.finetuning import predict as predicting, run as training
 from keras_albert.finetuning.config import FinetuneRun, PredictRun
 from keras_albert.finetuning.predict import predict
 from keras_albert.text.model_inputs import text_rows, word_rows
@@ -189,6 +189,15 @@ def test_predict(model, tmp_path, capsys):
     assert "warning: " in capsys.readouterr().err
     predict(PredictRun(model, rows_of("two hens", tmp_path)))
     assert capsys.readouterr().err == ""
+
+
+def test_all_parts_of_a_file_are_judged(model, tmp_path, monkeypatch):
+    """Not the last one alone."""
+    monkeypatch.setattr(predicting, "PREDICTED_AT_ONCE", 1)
+    rows = [{"text": text} for text in (*[CHINESE] * 9, "two hens")]
+    data = commands.write_rows(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(ka.AlbertError, match=r"in '我喜欢这部电影'"):
+        predict(PredictRun(model, data, tmp_path / "out.jsonl"))
 
 
 def test_check(model, tmp_path, monkeypatch, capsys):

@@ -245,13 +245,17 @@ def _field(item: object, key: str, kind: type):
         )
     if type(item[key]) is not kind:
         raise AlbertError(
-            f"`{key}` must be of type {_NAMES[kind]}. "
-            f"Received: {item[key]!r:.60}."
+            f"`{key}` must be {_NAMES[kind]}. Received: {item[key]!r:.60}."
         )
     return item[key]
 
 
-_NAMES = {str: "string", int: "integer", list: "array", bool: "true or false"}
+_NAMES = {
+    str: "a string",
+    int: "an integer",
+    list: "an array",
+    bool: "true or false",
+}
 
 
 def _is_dict(item: object) -> bool:
@@ -259,6 +263,8 @@ def _is_dict(item: object) -> bool:
 
 
 # Tables of questions, a row each.
+
+_WRITTEN = {"true": True, "false": False, "": None}
 
 
 def read_answers(value: object) -> list[tuple[str, int | None]]:
@@ -345,8 +351,12 @@ def _with_places(row: dict, values: dict) -> dict:
         else _located(text, start, values["context"])
         for text, start in values["answers"]
     ]
-    if row.get("is_impossible") is not None:
-        _check_impossible(_field(row, "is_impossible", bool), answers)
+    written = row.get("is_impossible")
+    if isinstance(written, str):  # in a file of text, such as CSV
+        written = _WRITTEN.get(written.strip().lower(), written)
+    if written is not None:
+        flag = _field({"is_impossible": written}, "is_impossible", bool)
+        _check_impossible(flag, answers)
     return values | {"answers": [dataclasses.astuple(a) for a in answers]}
 
 
