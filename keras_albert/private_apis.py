@@ -8,6 +8,7 @@ test_private_apis.py refuses private APIs anywhere else in the package.
 JAX and TensorFlow are imported inside the functions that need them.
 """
 
+import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -112,6 +113,22 @@ def seed_generators(
     """
     for layer in [model, *sublayers(model)]:
         yield from layer._seed_generators
+
+
+@contextlib.contextmanager
+def uncast_values() -> Iterator[None]:
+    """In it, values of variables have the type of the variable.
+
+    In the call of a layer of mixed precision they are rounded.
+
+    Uses: `keras.src.backend.common.variables.AutocastScope`.
+    Seen in: Keras 3.15.1.
+    No public way: a layer has the argument `autocast`, for all that it calls.
+    """
+    from keras.src.backend.common.variables import AutocastScope
+
+    with AutocastScope(None):
+        yield
 
 
 class DrawnSeed(keras.random.SeedGenerator):

@@ -237,11 +237,13 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 "other settings. Received: "
                 f"config={type(config).__name__}(...). Leave it out."
             )
-        if self.config.relaxed_rank:
-            raise AlbertError(
-                "relaxed sharing cannot be quantized. Expected relaxed_rank=0. "
-                f"Received: relaxed_rank={self.config.relaxed_rank}."
-            )
+        for part in (self, *sublayers(self)):  # the members of an ensemble
+            if isinstance(part, AlbertModel) and part.config.relaxed_rank:
+                raise AlbertError(
+                    "relaxed sharing cannot be quantized. Expected "
+                    "relaxed_rank=0. Received: "
+                    f"relaxed_rank={part.config.relaxed_rank}."
+                )
         with warnings.catch_warnings():
             # Keras warns of each layer that has no weights to quantize.
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
@@ -323,7 +325,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
     def leaves(self) -> dict[str, layers.Layer]:
         """The projections and embedding tables, by path within the model."""
-        return _leaves(self)
+        return _projections_and_tables(self)
 
 
 class ConfiguredLayer(layers.Layer):
@@ -469,6 +471,12 @@ def _quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
 
 
 def _leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
+    if isinstance(layer, AlbertModel):
+        return layer.leaves()
+    return _projections_and_tables(layer)
+
+
+def _projections_and_tables(layer: layers.Layer) -> dict[str, layers.Layer]:
     kinds = layers.Dense | layers.Embedding
     parts = (part for part in sublayers(layer) if isinstance(part, kinds))
     return own_paths(layer, parts)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import layers, ops, tree
 
-from keras_albert.errors import check_choice, check_flag
+from keras_albert.errors import AlbertError, check_choice, check_flag
 from keras_albert.modeling.base import VectorLayer
 from keras_albert.modeling.config import LOOPS, AlbertConfig
 from keras_albert.modeling.layers import (
@@ -125,6 +125,11 @@ def rest_of_block(config, weights, x, context, seeds=None, training=False):
 def _relaxed(weights, half: str):
     """The weights of a half; its relaxed kernels get a `delta`."""
     deltas = weights.get(f"{half}_delta", {})
+    if not deltas.keys() <= weights[half].keys():  # by Keras's own `quantize`
+        raise AlbertError(
+            "relaxed sharing cannot be quantized: its kernels are sums of two "
+            "weights. Quantize a model whose config has relaxed_rank=0."
+        )
     return weights[half] | {
         name: weights[half][name] | {"delta": delta}
         for name, delta in deltas.items()
@@ -184,10 +189,11 @@ class EncoderBlock(VectorLayer):
         padding_mask: Any = None,
         example_ids: Any = None,
         mask: Any = None,
+        x_mask: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        padding_mask = chosen_mask(x, padding_mask, mask)
+        padding_mask = chosen_mask(x, padding_mask, mask, x_mask)
         bias = attention_bias(padding_mask, example_ids, x.dtype)
         seeds = None
         if training:
@@ -222,11 +228,16 @@ class EncoderBlock(VectorLayer):
         return output, keras.KerasTensor(probs, self.compute_dtype)
 
 
-def chosen_mask(x, padding_mask, mask):
-    """`padding_mask`, else the Keras mask, else a mask without padding."""
-    if padding_mask is not None:
-        return padding_mask
-    return ops.ones(ops.shape(x)[:2], "int32") if mask is None else mask
+def chosen_mask(x, padding_mask, mask, x_mask):
+    """`padding_mask`, else the Keras mask, else a mask without padding.
+
+    Keras gives the mask of `x` as `mask` if `x` is the only tensor of a call,
+    and as `x_mask` beside others, such as `example_ids`.
+    """
+    for each in (padding_mask, mask, x_mask):
+        if each is not None:
+            return each
+    return ops.ones(ops.shape(x)[:2], "int32")
 
 
 def attention_bias(padding_mask, example_ids, dtype):
@@ -351,12 +362,13 @@ class SharedEncoder(VectorLayer):
         padding_mask: Any = None,
         example_ids: Any = None,
         mask: Any = None,
+        x_mask: Any = None,
         training: bool | None = None,
         return_hidden_states: bool = False,
         return_attention_scores: bool = False,
         first_only: bool = False,
     ) -> Any:
-        padding_mask = chosen_mask(x, padding_mask, mask)
+        padding_mask = chosen_mask(x, padding_mask, mask, x_mask)
         states, scores = self._apply_layers(
             x,
             attention_bias(padding_mask, example_ids, x.dtype),

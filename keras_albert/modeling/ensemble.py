@@ -89,8 +89,7 @@ class AlbertEnsemble(AlbertModel):
     @property
     def tokenizer(self) -> "Tokenizer | None":
         """The vocabulary of the members."""
-        found = (member.tokenizer for member in self.members)
-        return next((each for each in found if each is not None), None)
+        return self._reader.tokenizer
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: "Tokenizer | None"):
@@ -128,13 +127,19 @@ class AlbertEnsemble(AlbertModel):
         """The valid labels of each output, which all members share."""
         return self.members[0].classes(shape)
 
+    @property
+    def _reader(self) -> AlbertModel:
+        """The member that reads texts: the first that has a vocabulary."""
+        able = (each for each in self.members if each.tokenizer is not None)
+        return next(able, self.members[0])
+
     def preprocess(self, texts: Any) -> dict:
         """`preprocess` of a member: texts to arrays."""
-        return self.members[0].preprocess(texts)
+        return self._reader.preprocess(texts)
 
     def named_texts(self, texts: Any) -> dict:
         """`named_texts` of a member."""
-        return self.members[0].named_texts(texts)
+        return self._reader.named_texts(texts)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -181,9 +186,10 @@ def check_members(members: Sequence[AlbertModel]) -> None:
                     f"{name}. Received: {of(first)} and, of model {number}, "
                     f"{of(member)}."
                 )
-        if None in (first.tokenizer, member.tokenizer):
-            continue
-        if difference := first.tokenizer.difference_from(member.tokenizer):
+    known = [each.tokenizer for each in members if each.tokenizer is not None]
+    for tokenizer in known[1:]:
+        if difference := known[0].difference_from(tokenizer):
+            number = [each.tokenizer for each in members].index(tokenizer) + 1
             raise AlbertError(
                 "the models of an ensemble must have the same vocabulary. "
                 f"Received: model {number} has another one ({difference})."

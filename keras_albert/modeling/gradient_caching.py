@@ -7,13 +7,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.private_apis import seed_generators
+from keras_albert.private_apis import seed_generators, uncast_values
 
 # By how much the counter of each random generator is advanced for a part of the
 # rows; a forward pass draws fewer numbers.
 _DRAWS = 10_000
 
 
+# Otherwise all weights would be rounded to the precision of the model, even
+# those of a layer in float32, such as a projection. Each layer rounds its own.
+@uncast_values()
 def computed_in_parts(
     model: keras.Model,
     compute: Callable[[Mapping[str, Any]], Any],

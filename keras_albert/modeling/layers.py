@@ -59,7 +59,8 @@ class FactorizedEmbedding(ConfiguredLayer):
     """Word + segment + position, LayerNorm, dropout, projection E -> H.
 
     The projection is absent when E == H (reference modeling.py L970-1014),
-    unless the config says `project_equal_sizes`.
+    unless the config says `project_equal_sizes`. The output has no Keras mask:
+    give the next layer its `padding_mask`.
 
     Args:
         config: the architecture; the layers' sizes come from it.

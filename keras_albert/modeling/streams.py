@@ -42,7 +42,8 @@ def check_gives_ids(data) -> None:
     """
     if not isinstance(data, keras.utils.PyDataset):
         return
-    batch = data[0] if len(data) else np.zeros(0)
+    # None, of a dataset without an end, is not 0.
+    batch = np.zeros(0) if data.num_batches == 0 else data[0]
     if holds_text(batch[0] if isinstance(batch, tuple) else batch):
         raise AlbertError(
             "a keras.utils.PyDataset must give ids, of one length. Received: "

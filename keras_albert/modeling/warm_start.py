@@ -13,6 +13,7 @@ from keras_albert.modeling.base import (
     check_plain,
     own_paths,
 )
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import HALVES, SharedEncoder
 
 ROUNDING = 1e-6  # of a kernel's norm, in float32
@@ -45,12 +46,14 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
         Names of weights of head and pooler that are not changed.
 
     Raises:
-        AlbertError: weights have other shapes (all are listed), or a model is
+        AlbertError: weights have other shapes (all are listed), the models have
+            other heads of attention or another activation, or a model is
             quantized or has LoRA adapters. The model is unchanged.
 
     Source: Paper Table 11; reference modeling.py, `init_from_group0`.
     """
     ours, theirs = _backbone(model), _backbone(source)
+    _check_same_computation(ours.config, theirs.config)
     starts = _encoder_starts(ours.encoder, theirs.encoder)
     in_encoder = {id(weight) for weight in ours.encoder.weights}
     known = own_paths(source, source.weights)
@@ -86,6 +89,18 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
     if theirs.config.relaxed_rank:
         _add_differences(ours.encoder, theirs.encoder)
     return kept
+
+
+def _check_same_computation(ours: AlbertConfig, theirs: AlbertConfig) -> None:
+    """Raises AlbertError if equal weights would mean something else."""
+    names = {"gelu_new": "gelu"}  # two names of one function
+    for name in ("num_attention_heads", "hidden_act"):
+        own, other = getattr(ours, name), getattr(theirs, name)
+        if names.get(own, own) != names.get(other, other):
+            raise AlbertError(
+                f"a model must have the {name} of its source, {other}. "
+                f"Received: {own}. Correct its config."
+            )
 
 
 def _backbone(model: AlbertModel) -> AlbertBackbone:

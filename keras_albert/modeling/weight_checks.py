@@ -28,6 +28,10 @@ KERAS_CONFIG_FILE = "config.json"
 KERAS_WEIGHTS_FILE = "model.weights.h5"
 # Keys by which a serialized AlbertConfig is recognized.
 _ENCODER_KEYS = frozenset(("vocab_size", "embedding_size", "hidden_size"))
+# Keys that Keras gives every layer, and no AlbertConfig has: a user's layer may
+# have arguments with the names above. (An AlbertConfig in a file that has them
+# is refused as it is read, before anything is built.)
+_LAYER_KEYS = frozenset(("trainable",))
 
 
 def check_plausible(
@@ -94,7 +98,15 @@ def check_keras_archive(path: Path, archive: ZipFile) -> None:
     content = json.loads(archive.read(KERAS_CONFIG_FILE))
     stored = archive.getinfo(KERAS_WEIGHTS_FILE).file_size
     config_of = AlbertConfig.from_dict
-    check_sizes(content, _ENCODER_KEYS, config_of, "num_labels", stored, path)
+    check_sizes(
+        content,
+        _ENCODER_KEYS,
+        config_of,
+        "num_labels",
+        stored,
+        path,
+        _LAYER_KEYS,
+    )
     for part in _objects_with(content, {"lora"}):
         lora = part["lora"]
         rank = lora.get("rank") if isinstance(lora, dict) else None
@@ -113,15 +125,19 @@ def check_sizes(
     outputs_key: str,
     stored: int,
     path: Path,
+    other_keys: frozenset = frozenset(),
 ) -> None:
     """Calls `check_plausible` for every encoder config in a JSON value.
 
-    An encoder config is an object that has all `encoder_keys`. A head has its
-    number of outputs at `outputs_key`; the largest one counts.
+    An encoder config is an object that has all `encoder_keys`, and none of
+    `other_keys`. A head has its number of outputs at `outputs_key`; the largest
+    one counts.
     """
     found = (x[outputs_key] for x in _objects_with(content, {outputs_key}))
     outputs = [count for count in found if type(count) is int]
     for part in _objects_with(content, encoder_keys):
+        if other_keys & part.keys():
+            continue
         with errors_about(path):
             config = config_of(part)
         check_plausible(config, stored, str(path), max(outputs, default=0))

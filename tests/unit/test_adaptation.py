@@ -7,6 +7,7 @@ from small import BATCH, CONFIG, QUICK, add_noise, inputs, marked, numpy
 
 import keras_albert as ka
 
+QUERY = "encoder/group_0_block_0/attention/query"
 SMOOTH = CONFIG.replace(num_hidden_layers=2, initializer_range=0.1)
 
 
@@ -144,6 +145,25 @@ def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
 
 
 @pytest.mark.any_backend
+def test_alpha_scales_an_adapter():
+    """The kernel gets alpha / rank times the product of both factors."""
+    backbone = ka.AlbertBackbone(SMOOTH)
+    before = numpy(backbone.leaves()[QUERY].kernel).copy()
+    backbone.enable_lora(rank=2, alpha=6)
+    query = backbone.leaves()[QUERY]
+    rng = np.random.default_rng(0)
+    factors = [
+        rng.normal(size=variable.shape).astype("float32")
+        for variable in (query.lora_kernel_a, query.lora_kernel_b)
+    ]
+    query.lora_kernel_a.assign(factors[0])
+    query.lora_kernel_b.assign(factors[1])
+    np.testing.assert_allclose(
+        numpy(query.kernel), before + 3 * factors[0] @ factors[1], atol=1e-5
+    )
+
+
+@pytest.mark.any_backend
 def test_quantization_settings_that_a_file_would_lose():
     settings = keras.quantizers.Int8QuantizationConfig(
         activation_quantizer=None
@@ -165,3 +185,19 @@ def test_what_cannot_be_quantized(config, mode, message):
     with pytest.raises(ka.AlbertError, match=message):
         model.quantize(mode)
     model(inputs())
+
+
+@pytest.mark.any_backend
+def test_relaxed_sharing_in_another_model_cannot_be_quantized():
+    relaxed = {"relaxed_rank": 2}
+    together = ka.AlbertEnsemble([classifier(), classifier(**relaxed)])
+    with pytest.raises(ka.AlbertError, match="Received: relaxed_rank=2"):
+        together.quantize("int8")
+    together(inputs())
+    # Keras's own method, which asks no model of this package.
+    x = keras.Input((None, SMOOTH.hidden_size))
+    encoder = ka.SharedEncoder(SMOOTH.replace(**relaxed))
+    own = keras.Model(x, encoder(x))
+    own.quantize("int8")
+    with pytest.raises(ka.AlbertError, match="relaxed sharing cannot be quan"):
+        own(np.zeros((2, 5, SMOOTH.hidden_size), "float32"))

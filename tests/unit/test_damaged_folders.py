@@ -264,6 +264,30 @@ def test_huge_sizes_of_an_encoder(copy, sizes):
     )
 
 
+@keras.saving.register_keras_serializable("tests")
+class Sized(keras.layers.Layer):
+    """A layer of the user whose arguments are named like our sizes."""
+
+    def __init__(self, vocab_size=3, embedding_size=2, hidden_size=1, **kwargs):
+        super().__init__(**kwargs)
+        self.sizes = vocab_size, embedding_size, hidden_size
+
+    def call(self, x):
+        return x * 2
+
+    def get_config(self):
+        names = ("vocab_size", "embedding_size", "hidden_size")
+        sizes = dict(zip(names, self.sizes, strict=True))
+        return {**super().get_config(), **sizes}
+
+
+def test_a_layer_of_the_user_has_sizes_too(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), Sized(vocab_size=HUGE)])
+    model.save(tmp_path / "own.keras")
+    found = ka.load_model(tmp_path / "own.keras")
+    np.testing.assert_array_equal(found.predict(np.ones((1, 2))), [[2, 2]])
+
+
 def test_huge_heads_and_adapters(copy):
     path = copy / "model.keras"
     message = "do not belong.*1000000000 out"

@@ -212,6 +212,18 @@ def test_gradients_in_parts(pooling):
         np.testing.assert_allclose(part, each, rtol=1e-4, atol=1e-5)
 
 
+def test_parts_compute_what_a_precision_says():
+    """The projection has float32, and not the bfloat16 around it."""
+    model = ka.AlbertForTextEmbedding(
+        ka.AlbertBackbone(TWO_LAYERS, dtype="mixed_bfloat16"), projection=5
+    )
+    x = {"token_ids": np.arange(5, 17).reshape(3, 4)}
+    expected = numpy(model(x, training=True))
+    model.rows_at_once = 1
+    found = numpy(model(x, training=True))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_parts_draw_masks_of_their_own():
     """All texts are equal: so are their vectors, but for the masks."""
     config = TWO_LAYERS.replace(hidden_dropout_prob=0.5)

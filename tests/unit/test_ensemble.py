@@ -12,6 +12,7 @@ from small import CONFIG, inputs, marked, numpy
 import keras_albert as ka
 from keras_albert import AlbertError
 from keras_albert.exports.load import load_exported
+from keras_albert.modeling.base import check_not_quantized
 from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.storage import write_json
 from keras_albert.text.tokenizer import Tokenizer
@@ -167,12 +168,33 @@ def test_what_does_not_belong_together():
 def test_members_with_other_vocabularies(tokenizer):
     other = Tokenizer.from_bytes(tokenizer.model_bytes, lower_case=False)
     members = []
-    for each in (tokenizer, other):
+    for each in (None, tokenizer, None, other):
         config = {"vocab_size": tokenizer.vocab_size}
         members.append(member(1, config=config))
         members[-1].tokenizer = each
-    with pytest.raises(AlbertError, match=r"same vocabulary.*lower_case"):
+    with pytest.raises(AlbertError, match=r"model 4 has another.*lower_case"):
         AlbertEnsemble(members)
+
+
+def test_texts_of_an_ensemble(tokenizer):
+    """The vocabulary is that of any member."""
+    config = {"vocab_size": tokenizer.vocab_size}
+    members = [member(seed, config=config) for seed in (1, 2)]
+    members[1].tokenizer = tokenizer
+    together = AlbertEnsemble(members)
+    ids = numpy(together.preprocess(["two hens"])["token_ids"])
+    (expected,) = tokenizer(["two hens"])["token_ids"].tolist()
+    assert ids[ids > 0].tolist() == expected
+    assert together(["two hens"]).shape == (1, 3)
+
+
+@pytest.mark.on_torch
+def test_int8_members_are_found(tmp_path):
+    """Also if the last member is not quantized."""
+    members = [member(1), member(2)]
+    members[0].quantize("int8")
+    with pytest.raises(AlbertError, match="int8 in 0/"):
+        check_not_quantized(AlbertEnsemble(members))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import small
 from small import inputs, numpy, run_on_another_backend
 
 import keras_albert as ka
+from keras_albert.modeling.base import own_paths
 
 CONFIG = small.CONFIG.replace(num_hidden_layers=1)
 
@@ -27,6 +28,35 @@ def test_positions_segments_and_padding_are_derived():
     for kind in ("int32", "uint8"):  # which counts to 255
         derived = backbone({"token_ids": ids.astype(kind)})["pooled_output"]
         np.testing.assert_array_equal(numpy(derived), given)
+
+
+@pytest.mark.any_backend
+def test_new_weights():
+    """A normal distribution, cut at twice the range, in every kernel."""
+    spread = 0.04
+    config = ka.AlbertConfig(
+        vocab_size=900,
+        embedding_size=32,
+        hidden_size=64,
+        num_attention_heads=4,
+        intermediate_size=128,
+        initializer_range=spread,
+    )
+    keras.utils.set_random_seed(0)
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
+    large = 0
+    for path, weight in own_paths(model, model.weights).items():
+        value = numpy(weight)
+        if path.endswith("gamma"):
+            assert (value == 1).all()
+        elif path.endswith(("bias", "beta", "seed_generator_state")):
+            assert not value.any() or path.endswith("state")
+        else:
+            assert np.abs(value).max() <= 2 * spread, path
+            if value.size > 2_000:  # 0.8796 of that of the uncut one
+                large += 1
+                assert value.std() == pytest.approx(0.88 * spread, rel=0.05)
+    assert large >= 8
 
 
 def test_dropout_only_in_training():

@@ -177,6 +177,10 @@ def test_masks(make):
     np.testing.assert_array_equal(
         numpy(keras.src.backend.get_keras_mask(implied)), kept
     )
+    # Beside another tensor, too.
+    together = np.ones_like(mask)
+    found = numpy(layer(masked, example_ids=together))[kept]
+    np.testing.assert_allclose(found, given, atol=1e-6)
 
 
 def test_a_block_passes_on_what_it_is_asked():

@@ -539,6 +539,20 @@ class PyTexts(keras.utils.PyDataset):
         return TEXTS, np.array(LABELS)
 
 
+class EndlessIds(keras.utils.PyDataset):
+    """It has no length, as Keras's documentation allows."""
+
+    num_batches = None
+
+    def __getitem__(self, index):
+        return {"token_ids": np.full((2, 4), 7)}, np.array([0, 1])
+
+
+@pytest.mark.on_torch
+def test_a_loader_without_an_end(classifier):
+    classifier.fit(EndlessIds(), steps_per_epoch=2, verbose=0)
+
+
 @pytest.mark.on_torch
 @pytest.mark.parametrize(
     ("call", "message"),

@@ -177,6 +177,11 @@ def shallow(change=lambda backbone: None, **settings):
             lambda: shallow(relaxed_rank=2),
             "rank 2.*the same attention weights.*sharing='all'",
         ),
+        (
+            lambda: shallow(num_attention_heads=1),
+            r"num_attention_heads of its source, 1\. Received: 13\. Correct",
+        ),
+        (lambda: shallow(hidden_act="relu"), "hidden_act of its source, relu"),
         (lambda: None, "Received: NoneType"),
     ],
 )
