@@ -83,7 +83,8 @@ def check_room(path: str | Path, size: int) -> None:
     HDF5 ends the whole process if the disk is full when it closes a file.
     """
     path = Path(path)
-    there = next(each for each in path.absolute().parents if each.is_dir())
+    path = path.absolute()
+    there = next(each for each in (path, *path.parents) if each.is_dir())
     free = shutil.disk_usage(there).free
     if free < size:
         needed = f"{size / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB free"
@@ -222,6 +223,17 @@ def check_free(path: str | Path) -> None:
         )
 
 
+def check_replaceable(path: str | Path) -> None:
+    """Raises AlbertError if a folder could not be renamed to this path."""
+    folder = Path(path).resolve()
+    if os.path.ismount(folder) or folder == Path.cwd():
+        raise AlbertError(
+            f"{path}: the output must not be a mount point, nor the current "
+            "folder: it is written beside its place, and renamed when it is "
+            "complete. Name a folder in it."
+        )
+
+
 def new_folder(path: str | Path) -> Path:
     """Creates an output folder, or returns it if it exists and is empty.
 
@@ -341,10 +353,11 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
     """Context manager that writes a folder atomically.
 
     Yields a temporary folder to write to. It is renamed to `folder` at the end,
-    or removed if there is an error. Raises AlbertError if `folder` is a file or
-    not empty, or the disk is full.
+    or removed if there is an error. Raises AlbertError if `folder` is a file,
+    not empty, or cannot be replaced, or the disk is full.
     """
     check_free(folder)
+    check_replaceable(folder)
     folder = Path(folder).resolve()
     with _making(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)

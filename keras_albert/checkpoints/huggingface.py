@@ -53,9 +53,10 @@ _POOLER = f"{_PREFIX}pooler."
 # Entries of a checkpoint that are not weights (constants, `_BUFFERS`), or are
 # copies of other weights (`_TIED`: copy -> original).
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_BIAS = "predictions.bias"
 _TIED = {
     "predictions.decoder.weight": f"{_PREFIX}embeddings.word_embeddings.weight",
-    "predictions.decoder.bias": "predictions.bias",
+    "predictions.decoder.bias": _BIAS,
 }
 # Names of LayerNorm weights before transformers 1.0.
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
@@ -116,7 +117,7 @@ def _read(
     """
     with errors_about(path):
         config = our_config(content, gelu)
-    tensors = _canonical(tensors_of(), source)
+    tensors = _canonical(tensors_of(), source, backbone)
     tensors, config = read_projection(tensors, config, "huggingface")
     shared = stored_sharing(content, config)
     if shared is not None and copies_agree(tensors, shared, "huggingface"):
@@ -221,7 +222,7 @@ def from_transformers(model: Any, tokenizer: Any = None) -> AlbertModel:
     return _read(
         {**model.config.to_dict(), "architectures": [name]},
         lambda: {
-            key: _float32(source, key, _array(value))
+            key: _float32(source, key, _from_torch(value))
             for key, value in model.state_dict().items()
         },
         tokenizer,
@@ -285,7 +286,7 @@ def to_transformers(model: AlbertModel) -> tuple[Any, Any]:
     return theirs.eval(), tokenizer
 
 
-def _array(value: Any) -> np.ndarray:
+def _from_torch(value: Any) -> np.ndarray:
     """A tensor of PyTorch; NumPy has no bfloat16."""
     value = value.detach().cpu()
     return (value.float() if value.is_floating_point() else value).numpy()
@@ -401,12 +402,10 @@ def _read_pickle(path: Path) -> dict[str, np.ndarray]:
     try:
         # `weights_only` keeps the unpickler from running code of the file.
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-        return {
-            name: value.detach().to(torch.float32).numpy()
-            for name, value in tensors.items()
-        }
+        arrays = {name: _from_torch(value) for name, value in tensors.items()}
     except Exception as error:  # the unpickler raises many kinds of errors
         raise _damaged(path, error) from None
+    return {name: _float32(path, name, arrays[name]) for name in arrays}
 
 
 def _float32(path: str | Path, name: str, value: np.ndarray) -> np.ndarray:
@@ -427,10 +426,13 @@ def _damaged(path: Path, error: Exception) -> AlbertError:
     )
 
 
-def _canonical(tensors: dict[str, np.ndarray], source: str) -> dict:
+def _canonical(
+    tensors: dict[str, np.ndarray], source: str, backbone: bool
+) -> dict:
     """Weights by their current names, without buffers and tied copies.
 
-    Old names are replaced, and a missing prefix of the encoder is added.
+    Old names are replaced, and a missing prefix of the encoder is added. Copies
+    are not compared if only the `backbone` is read.
     """
     prefixed = any(name.startswith(_PREFIX) for name in tensors)
     result = {}
@@ -449,11 +451,18 @@ def _canonical(tensors: dict[str, np.ndarray], source: str) -> dict:
         value = result.pop(copy, None)
         if value is None:
             continue
-        if not np.array_equal(result.setdefault(original, value), value):
+        # Early versions of transformers had two biases, added both, and set
+        # one to ALBERT's and the other to zeros.
+        if original == _BIAS and not result.get(original, value).any():
+            result[original] = value
+        is_zero = original == _BIAS and not value.any()
+        equal = np.array_equal(result.setdefault(original, value), value)
+        if not (equal or is_zero or backbone):
             raise AlbertError(
-                f"{source}: {copy} differs from {original}. ALBERT's decoder "
-                "is its word embedding (tie_word_embeddings); another one "
-                "cannot be computed here."
+                f"{source}: {copy} differs from {original}. In ALBERT the "
+                "decoder is the word embedding, and has one bias "
+                "(tie_word_embeddings). Others cannot be computed here; the "
+                "encoder can be read alone: backbone=True."
             )
     return result
 

@@ -38,7 +38,7 @@ from keras_albert.modeling.pretraining import (
 from keras_albert.modeling.weight_checks import check_sizes
 from keras_albert.private_apis import sublayers
 from keras_albert.storage import check_room, read_json, written_whole
-from keras_albert.text.charsmap import normalizing_model
+from keras_albert.text.charsmap import normalizes_itself, normalizing_model
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
 PRESET_CONFIG_FILE = "config.json"
@@ -399,6 +399,8 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
     if not path.is_file():
         return None
     tokenizer = Tokenizer(path)
+    if normalizes_itself(tokenizer.model_bytes):
+        tokenizer = Tokenizer(path, lower_case=False, keep_accents=True)
     original = path.with_name(VOCAB_FILE)
     if original.is_file():
         saved = Tokenizer(original)

@@ -392,6 +392,12 @@ def _content(path: Path) -> dict:
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
+    if path.with_name("adapter_model.bin").is_file() and not path.is_file():
+        raise AlbertError(
+            "no such file, but an adapter_model.bin. Write it in this format "
+            "with peft: PeftModel.from_pretrained(base, folder)."
+            "save_pretrained(new_folder)."
+        )
     if not path.is_file():
         raise AlbertError("no such file. Use another copy of the folder.")
     tensors = read_safetensors(path)

@@ -32,6 +32,7 @@ from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE
 
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
+SETTINGS_FILE = "config_sentence_transformers.json"
 ENCODER, POOLING, DENSE = "Transformer", "Pooling", "Dense"
 WEIGHTS, NORMALIZE = "WordWeights", "Normalize"
 MODULES = "sentence_transformers.models"
@@ -65,6 +66,7 @@ def load_sentence_transformers(
     encoder = load_huggingface(encoder_folder, "erf", backbone=True, **form)
     if backbone:
         return encoder
+    _check_no_prompt(folder / SETTINGS_FILE)
     dense = _read_dense(folder / modules[DENSE]) if DENSE in modules else None
     pooling, weights = _read_pooling(folder / modules[POOLING]), None
     if WEIGHTS in modules:
@@ -165,6 +167,19 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
                 }
                 for number, (kind, name) in enumerate(folders.items())
             ],
+        )
+
+
+def _check_no_prompt(path: Path) -> None:
+    """Raises AlbertError if sentence-transformers puts words before texts."""
+    content = read_json(path) if path.is_file() else {}
+    name = content.get("default_prompt_name")
+    prompt = (content.get("prompts") or {}).get(name)
+    if name is not None and prompt != "":
+        raise AlbertError(
+            f"{path}: sentence-transformers puts the prompt {prompt!r:.60} "
+            "before every text, and here texts are read as they are. Remove "
+            "`default_prompt_name`, and put the prompt before your texts."
         )
 
 

@@ -65,6 +65,7 @@ from keras_albert.storage import (
     REPORT_FILE,
     WorkFolder,
     check_free,
+    check_replaceable,
     checksum,
     read_json,
     write_json,
@@ -105,11 +106,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
     files = [InputFile.of(path) for path in find_files(run.input)]
     command = _describe(run, settings, [file.path for file in files])
     output = Path(run.output).resolve()
-    if os.path.ismount(output):
-        raise AlbertError(
-            f"{run.output}: the output must not be a mount point. Name a "
-            "folder in it."
-        )
+    check_replaceable(run.output)
     made_of = {**command, "files": [dataclasses.asdict(file) for file in files]}
     folder = WorkFolder(
         output,

@@ -241,9 +241,9 @@ def _vectors_agree(
 
     `cosine` is the lowest of two vectors of a text, and `neighbours` the share
     of each text's NEIGHBOURS nearest texts that both agree on, or None if there
-    is a single text. Only `cosine` is
-    judged: among texts that are almost equally close, differences too small to
-    matter change which are nearest, so that no least share fits all tables.
+    is a single text; `compared` is how many these are. Only `cosine` is judged:
+    among texts that are almost equally close, differences too small to matter
+    change which are nearest, so that no least share fits all tables.
     """
     ours, theirs = (
         normalized(np.concatenate([np.atleast_2d(each) for each in one]))
@@ -262,6 +262,7 @@ def _vectors_agree(
     return {
         "cosine": float((ours * theirs).sum(axis=1).min()),
         "neighbours": float(np.mean(shared)) / count if count else None,
+        "compared": count,
     }
 
 
@@ -363,10 +364,9 @@ def _lines(report: dict) -> list[str]:
             "model's"
         )
         if agree["neighbours"] is not None:
-            count = min(NEIGHBOURS, report["rows"] - 1)
             line += (
-                f", and {agree['neighbours']:.1%} of the {count} nearest texts "
-                "of each text are the same"
+                f", and {agree['neighbours']:.1%} of the {agree['compared']} "
+                "nearest texts of each text are the same"
             )
         lines.append(line)
     lines += text_lines(report["same_as_texts"])

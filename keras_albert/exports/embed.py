@@ -83,13 +83,13 @@ def embed(run: EmbedRun) -> dict:
         "data": checksum_of_table(data),
     }
     if finished:
-        _check_made_of(run, finished, made_of)
-        print(f"{run.output} holds these vectors, and they are finished")
-        return finished
+        return _as_finished(run, finished, made_of)
     count, schema = _checked_rows(predictor, run)
     if not goes_on:
         claim_folder(run.output, run)
     with folder_at(run.output).locked("computing these vectors"):
+        if finished := finished_report(run.output):  # by another process since
+            return _as_finished(run, finished, made_of)
         progress = {"done": 0, "bytes": 0, **made_of}
         if (run.output / PROGRESS_FILE).is_file():
             progress = read_json(run.output / PROGRESS_FILE)
@@ -108,6 +108,13 @@ def embed(run: EmbedRun) -> dict:
     print(
         f"{count:,} vectors of {size} numbers ({run.numbers}) -> {run.output}"
     )
+    return report
+
+
+def _as_finished(run: EmbedRun, report: dict, made_of: dict) -> dict:
+    """The report of a finished run; AlbertError if it was made of others."""
+    _check_made_of(run, report, made_of)
+    print(f"{run.output} holds these vectors, and they are finished")
     return report
 
 

@@ -18,12 +18,13 @@ from keras import ops
 from keras_albert.distribution.backend import compiled
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.encoder import attention_bias, rest_of_block
+from keras_albert.modeling.encoder import rest_of_block
 from keras_albert.modeling.exits import (
     classifiers_of,
     first_token,
     up_to_attention,
 )
+from keras_albert.modeling.layers import attention_bias
 from keras_albert.tasks.early_exit import EarlyExit, Stopping, check_exits
 
 

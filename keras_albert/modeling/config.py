@@ -8,7 +8,6 @@ This module does not import Keras, so that reading a config is fast."""
 
 import dataclasses
 import difflib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -216,8 +215,10 @@ class AlbertConfig:
 
     def to_json(self, path: str | Path) -> None:
         """Writes the fields to a file in the format of `albert_config.json`."""
-        text = json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-        Path(path).write_text(text)
+        # Imported late: a model without files needs no storage.
+        from keras_albert.storage import write_json
+
+        write_json(Path(path), dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, path: str | Path) -> "AlbertConfig":

@@ -17,14 +17,13 @@ from keras_albert.modeling.layers import (
     AttentionHalf,
     FeedForwardHalf,
     attention,
+    attention_bias,
     attention_output,
     feed_forward,
 )
 from keras_albert.private_apis import track_in_checkpoints
 
 HALVES = {"attention": AttentionHalf, "feed_forward": FeedForwardHalf}
-# Added to the scores of padded keys (reference modeling.py L818-828).
-MASKED_SCORE = -10000.0
 
 
 class Block(layers.Layer):
@@ -238,24 +237,6 @@ def chosen_mask(x, padding_mask, mask, x_mask):
         if each is not None:
             return each
     return ops.ones(ops.shape(x)[:2], "int32")
-
-
-def attention_bias(padding_mask, example_ids, dtype):
-    """The bias of attention scores: 0 for visible keys, else MASKED_SCORE.
-
-    MASKED_SCORE is low enough that the softmax is exactly 0 in every float
-    dtype. Tokens with equal `example_ids`, if given, attend to one another.
-
-    Returns float [B, 1, 1, S]; with `example_ids` [B, 1, S (query), S (key)].
-    """
-    seen = ops.expand_dims(ops.cast(padding_mask, dtype), (1, 2))
-    if example_ids is not None:
-        together = ops.equal(
-            ops.expand_dims(example_ids, (1, 3)),
-            ops.expand_dims(example_ids, (1, 2)),
-        )
-        seen = seen * ops.cast(together, dtype)
-    return (1.0 - seen) * MASKED_SCORE
 
 
 def draw_seeds(config: AlbertConfig, generator, *blocks: int):

@@ -36,6 +36,8 @@ def layer_norm(name: str, dtype=None) -> layers.LayerNormalization:
     )
 
 
+# Added to the scores of padded keys (reference modeling.py L818-828).
+MASKED_SCORE = -10000.0
 _CHECKED = (np.ndarray, keras.KerasTensor)
 
 
@@ -355,6 +357,24 @@ def _split_heads(tokens, x, heads: int):
     """Reshapes `tokens`, [B S, H], to [B, S, A, D]; `x` is [B, S, H]."""
     batch, length, hidden = ops.shape(x)
     return ops.reshape(tokens, (batch, length, heads, hidden // heads))
+
+
+def attention_bias(padding_mask, example_ids, dtype):
+    """The bias of attention scores: 0 for visible keys, else MASKED_SCORE.
+
+    MASKED_SCORE is low enough that the softmax is exactly 0 in every float
+    dtype. Tokens with equal `example_ids`, if given, attend to one another.
+
+    Returns float [B, 1, 1, S]; with `example_ids` [B, 1, S (query), S (key)].
+    """
+    seen = ops.expand_dims(ops.cast(padding_mask, dtype), (1, 2))
+    if example_ids is not None:
+        together = ops.equal(
+            ops.expand_dims(example_ids, (1, 3)),
+            ops.expand_dims(example_ids, (1, 2)),
+        )
+        seen = seen * ops.cast(together, dtype)
+    return (1.0 - seen) * MASKED_SCORE
 
 
 def _attention_probs(query, key, attention_bias):

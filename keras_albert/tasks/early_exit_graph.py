@@ -8,12 +8,13 @@ import tensorflow as tf
 
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.encoder import attention_bias, rest_of_block
+from keras_albert.modeling.encoder import rest_of_block
 from keras_albert.modeling.exits import (
     classifiers_of,
     first_token,
     up_to_attention,
 )
+from keras_albert.modeling.layers import attention_bias
 from keras_albert.tasks.config import EarlyExit
 
 Tensors = dict[str, tf.Tensor]

@@ -26,6 +26,21 @@ _WITHOUT_MEANING = ("Cn", "Cs", "Co")
 _SEPARATOR = "\ue000"
 
 
+# The name that SentencePiece gives a normalization that is none of its own.
+OWN_RULES = "user_defined"
+
+
+def normalizes_itself(model: bytes) -> bool:
+    """Whether a vocabulary is one of `normalizing_model`, or like one.
+
+    Its texts are not to be lower-cased, nor to lose accents, beforehand.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    read = sentencepiece_model_pb2.ModelProto.FromString(model)
+    return read.normalizer_spec.name == OWN_RULES
+
+
 def normalizing_model(tokenizer: Tokenizer) -> bytes:
     """A SentencePiece model that normalizes texts as `tokenizer` does.
 
@@ -43,7 +58,7 @@ def normalizing_model(tokenizer: Tokenizer) -> bytes:
 
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model_bytes)
     spec = model.normalizer_spec
-    spec.name = "user_defined"
+    spec.name = OWN_RULES
     settings = tokenizer.settings
     spec.precompiled_charsmap = _charsmap(tokenizer.model_bytes, **settings)
     spec.remove_extra_whitespaces = True

@@ -296,6 +296,8 @@ HUGE = {
         ({"keras_albert": 3}, "`keras_albert` is not what `finetune` writes"),
         ({"keras_albert": {}}, "`keras_albert` is not what `finetune` writes"),
         ({"peft_type": "IA3"}, "must be 'LORA' .* Received: 'IA3'. Merge"),
+        ({"alpha_pattern": {"query": 3}}, "`alpha_pattern` must be {}"),
+        ({"fan_in_fan_out": True}, "`fan_in_fan_out` must be False"),
         ({"use_dora": True}, "`use_dora` must be False .* Received: True"),
         ({"init_lora_weights": "pissa"}, "Received: 'pissa'. Merge"),
         ({"lora_alpha": 0}, "`lora_alpha` must be a positive number.*: 0"),

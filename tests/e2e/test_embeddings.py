@@ -248,7 +248,8 @@ def test_vectors_that_disagree(monkeypatch):
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     found = vectors * 3  # the length of a vector does not matter
     same = check_module._vectors_agree([*vectors], [*found])
-    assert same == {"cosine": pytest.approx(1), "neighbours": 1}
+    assert same["cosine"] == pytest.approx(1) and same["neighbours"] == 1
+    assert same["compared"] == min(10, len(vectors) - 1)
     monkeypatch.setattr(check_module, "NEIGHBOURS", 1)
     found[0] = [0, 1]
     turned = check_module._vectors_agree([*vectors], [*found])
@@ -645,6 +646,43 @@ def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
     # Finished: nothing is computed.
     embed(folder, tmp_path, "parts", data, f"--to={to}")
     assert len(done) == 5
+
+
+def interrupted(folder, tmp_path, **changes):
+    """A run of which no vector is written yet."""
+    made = embed(folder, tmp_path)
+    progress = json.loads((made / "report.json").read_text())
+    progress |= {"done": 0, "bytes": 0, **changes}
+    (made / "progress.json").write_text(json.dumps(progress))
+    (made / "report.json").unlink()
+    return made
+
+
+@pytest.mark.on_torch
+def test_another_model_does_not_go_on(folder, model, tmp_path, capsys):
+    """The file would have vectors of two models."""
+    made = interrupted(folder, tmp_path, model="that of before")
+    told = {"model": folder / "model", "data": tmp_path / "texts.txt"}
+    said = refused(capsys, "embed", output=made, **told)
+    assert "has vectors of another model than" in said
+
+
+@pytest.mark.on_torch
+def test_finished_by_another_process(folder, model, tmp_path, monkeypatch):
+    """Between reading the table and locking the folder."""
+    made = interrupted(folder, tmp_path)
+    check, written = embedding._checked_rows, []
+
+    def meanwhile(*arguments):
+        monkeypatch.setattr(embedding, "_checked_rows", check)
+        embed(folder, tmp_path)
+        written.append((made / "vectors.npy").stat().st_mtime_ns)
+        return check(*arguments)
+
+    monkeypatch.setattr(embedding, "_checked_rows", meanwhile)
+    embed(folder, tmp_path)
+    assert written == [(made / "vectors.npy").stat().st_mtime_ns]
+    assert ka.read_vectors(made).any()
 
 
 KILLED = """

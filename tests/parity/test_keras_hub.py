@@ -154,6 +154,14 @@ def test_a_vocabulary_that_keras_hub_replaced(tmp_path, tiny_vocab):
     theirs.save_to_preset(str(tmp_path / "b"))
     again = ka.load(tmp_path / "b").tokenizer
     assert again.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
+    cased = ka.Tokenizer(tiny_vocab, lower_case=False, keep_accents=True)
+    backbone = ka.AlbertBackbone(config, tokenizer=cased)
+    ka.save_keras_hub(backbone, tmp_path / "cased")
+    vocabulary = tmp_path / "cased" / PRESET_VOCAB_FILE
+    vocabulary.with_name("spiece.model").unlink()
+    read = ka.load(tmp_path / "cased").tokenizer
+    for text in ("Café PARIS", "the hens"):
+        assert read.encode(text) == cased.encode(text)
     other = sentencepiece_model_pb2.ModelProto.FromString(theirs.proto)
     assert other.pieces[-1].piece != "@"
     other.pieces[-1].piece = "@"

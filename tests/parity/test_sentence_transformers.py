@@ -101,6 +101,14 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         (lambda steps: steps[0].update(path="0"), "must be in 0"),
     ):
         refused("modules.json", change, words)
+    prompts = folder / "config_sentence_transformers.json"
+    prompts.write_text('{"prompts": {"query": "q: "}}')
+    refused(
+        prompts.name,
+        operator.methodcaller("update", default_prompt_name="query"),
+        "puts the prompt 'q: ' before",
+    )
+    ka.load(folder)  # a prompt that is not put before all texts
     for changes, words in (
         ({"pooling_mode_cls_token": True}, "Received: mean, cls"),
         ({"pooling_mode": "lasttoken"}, "mean, cls, max. Received: lasttoken"),

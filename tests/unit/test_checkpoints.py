@@ -310,6 +310,7 @@ def classifier(**changes):
         ({"embedding_size": None}, "Missing: `embedding_size`"),
         ({"vocab_size": 67}, r"expected \(67, 13\), found \(61, 13\)"),
         ({"hidden_size": 24}, r"expected \(24, 24\), found \(21, 21\)"),
+        ({"position_embedding_type": "relative_key"}, "must be 'absolute'"),
         ({"layer_norm_eps": 1e-5}, "`layer_norm_eps` must be 1e-12"),
         ({"hidden_act": "swish"}, "`hidden_act` must be one of.*'swish'"),
         ({"model_type": "bert"}, "`model_type` must be 'albert'.*'bert'"),
@@ -355,9 +356,44 @@ def test_weights_that_do_not_fit_are_all_listed(folder):
     save_file(tensors, path)
     with pytest.raises(ka.AlbertError, match=r"decoder\.weight differs"):
         ka.load(folder)
+    del tensors["albert.more"]
+    save_file(tensors, path)
+    assert isinstance(ka.load(folder, backbone=True), ka.AlbertBackbone)
     tensors = {k: v.astype("int8") for k, v in tensors.items()}
     save_file(tensors, path)
     with pytest.raises(ka.AlbertError, match="is int8, expected floating"):
+        ka.load(folder)
+    torch = pytest.importorskip("torch", reason="not installed")
+    path.unlink()
+    pickled = {k: torch.tensor(v) for k, v in tensors.items()}
+    torch.save(pickled, folder / "pytorch_model.bin")
+    with pytest.raises(ka.AlbertError, match="is int8, expected floating"):
+        ka.load(folder)
+
+
+DECODER_BIAS = "predictions.decoder.bias"
+
+
+@pytest.mark.parametrize("zeros", ["predictions.bias", DECODER_BIAS])
+def test_two_biases_of_a_decoder(folder, zeros):
+    """Of early versions of transformers, which add both; one is zero."""
+    from safetensors.numpy import load_file, save_file
+
+    expected = weights_of(ka.load(folder))
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    bias = np.arange(61, dtype="float32")
+    tensors |= {"predictions.bias": bias, DECODER_BIAS: bias * 0}
+    if zeros == "predictions.bias":
+        tensors |= {"predictions.bias": bias * 0, DECODER_BIAS: bias}
+    save_file(tensors, path)
+    found = weights_of(ka.load(folder))
+    changed = [k for k in found if not np.array_equal(found[k], expected[k])]
+    (name,) = changed
+    np.testing.assert_array_equal(found[name], bias)
+    tensors[zeros] = bias + 1
+    save_file(tensors, path)
+    with pytest.raises(ka.AlbertError, match=r"decoder\.bias differs from"):
         ka.load(folder)
 
 

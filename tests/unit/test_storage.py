@@ -4,7 +4,9 @@ import dataclasses
 import errno
 import os
 import pickle
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -14,7 +16,12 @@ from keras_albert.distribution.config import ProcessConfig
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.pretraining.config import ExampleConfig, PretrainRun
-from keras_albert.storage import new_folder, read_json, written_whole
+from keras_albert.storage import (
+    check_room,
+    new_folder,
+    read_json,
+    written_whole,
+)
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.run_folder import claim_folder, holds_run
 
@@ -78,6 +85,28 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
         (other / "theirs.txt").touch()
     assert [path.name for path in other.iterdir()] == ["theirs.txt"]
     assert {path.name for path in tmp_path.iterdir()} == {"a", "c"}
+
+
+def test_a_folder_that_cannot_be_replaced(tmp_path, monkeypatch):
+    """It is refused before anything is computed."""
+    monkeypatch.chdir(tmp_path)
+    with fails(AlbertError, "nor the current folder"), written_whole("."):
+        pytest.fail("it was begun")
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)
+    with fails(AlbertError, "a mount point"), written_whole(tmp_path / "a"):
+        pytest.fail("it was begun")
+    assert not list(tmp_path.iterdir())
+
+
+def test_room_is_that_of_the_folder_itself(tmp_path, monkeypatch):
+    """It may be a link to another disk."""
+    asked = Mock(return_value=SimpleNamespace(free=9))
+    monkeypatch.setattr(shutil, "disk_usage", asked)
+    check_room(tmp_path, 9)
+    check_room(tmp_path / "new" / "newer", 9)
+    assert [call.args for call in asked.call_args_list] == [(tmp_path,)] * 2
+    with pytest.raises(AlbertError, match="are needed"):
+        check_room(tmp_path, 10)
 
 
 def test_json_keeps_every_letter(tmp_path):

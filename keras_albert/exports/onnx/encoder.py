@@ -23,7 +23,8 @@ from keras_albert.exports.onnx.graph_builder import Graph, Kernel
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import LAYER_NORM_EPSILON
-from keras_albert.modeling.encoder import MASKED_SCORE, Block
+from keras_albert.modeling.encoder import Block
+from keras_albert.modeling.layers import MASKED_SCORE
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
 
 INPUT = "token_ids"
