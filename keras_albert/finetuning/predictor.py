@@ -20,7 +20,7 @@ from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.tasks.config import ModelUse
-from keras_albert.tasks.infer import settled_settings
+from keras_albert.tasks.infer import decision_threshold, settled_settings
 from keras_albert.tasks.labels import Names
 from keras_albert.tasks.task_file import load_models, stored_settings
 from keras_albert.text.tokenizer import check_batch
@@ -150,8 +150,9 @@ class Predictor(TaskModel):
         Raises AlbertError if it does not fit the task, or the model was trained
         on questions that all have an answer.
         """
-        if self.reading is None:
-            return dataclasses.replace(self, threshold=threshold)
+        if self.reading is None:  # checked here, as `model` may be exported
+            limits = decision_threshold(threshold, self.task, self.labels)
+            return dataclasses.replace(self, threshold=limits)
         if self.labels is None:
             raise AlbertError(
                 "this model always answers, and no threshold changes that. "

@@ -180,6 +180,8 @@ def test_every_format(folder, tmp_path, kind, weights):
     found = load_exported(made).probabilities(TEXTS)
     atol = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 5e-2, "int8": 0.1}
     np.testing.assert_allclose(found, expected, atol=atol[weights])
+    with pytest.raises(ka.AlbertError, match=r"`threshold`.*'often'"):
+        load_exported(made).with_threshold("often")
     said = run("check", made, folder / "model", rows)
     assert f"{kind}, {weights}, " in said
     assert (texts in said) == (kind == "saved_model")
