@@ -338,10 +338,11 @@ def _with_settings(arguments: list[str]) -> list[str]:
 
 
 def run_of(command: str, options: Mapping[str, object]):
-    """The settings of a command, of options in Python.
+    """Makes the settings object of a command from Python keyword arguments.
 
-    Sections are dicts; None leaves an option at its default. Raises
-    AlbertError for what the command line refuses.
+    Sections are dicts or dataclasses. None leaves an option at its default,
+    and switches `validation` off. Raises AlbertError for what the command
+    line refuses.
     """
     known, arguments = option_types(COMMANDS[command].run_class), []
     options = dict(options)

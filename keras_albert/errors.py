@@ -50,7 +50,8 @@ LARGEST_COUNT = 2**31 - 1  # backends count in int32
 def optional_import(module: str, extra: str, purpose: str) -> types.ModuleType:
     """Imports a module that only an extra of this package installs.
 
-    If it cannot, an AlbertError says so for the `purpose`, and the extra.
+    If that fails, raises AlbertError, which names the `purpose` that needs the
+    module and the command that installs the `extra`.
     """
     try:
         return importlib.import_module(module)

@@ -92,7 +92,10 @@ def check_values(arguments: list[str], known: dict[str, type]) -> None:
 def option_arguments(
     key: str, value, known: dict[str, type], source: str
 ) -> list[str]:
-    """The arguments for a setting from `source`, a file or "--set"."""
+    """The command-line arguments for one setting.
+
+    `source` names its origin in messages: a file, "--set" or "finetune()".
+    """
     if value is None:
         # For most options None is the default. `finetune --validation` has
         # another default, and run.json contains null if it was none.
@@ -221,7 +224,7 @@ def _pretraining(name: str, given: list[str]) -> dict:
 
 
 def _finetuning(name: str, given: list[str]) -> dict:
-    """The options of a row of the paper's Table 14; "paper" means --task's."""
+    """The options of a row of Table 14; "paper" takes the row of --task."""
     if name == "paper":
         name = _last_value("--task", given)
     if name not in RECIPES:

@@ -1,4 +1,4 @@
-"""Every use of a private API of Keras, JAX or TensorFlow, in one place.
+"""Every use of a private API of Keras, JAX, PyTorch or TensorFlow.
 
 Private APIs may change with any release. Each docstring here says in which
 version the API was last seen, and why no public one serves. When a new release
@@ -117,9 +117,9 @@ def seed_generators(
 
 @contextlib.contextmanager
 def uncast_values() -> Iterator[None]:
-    """In it, values of variables have the type of the variable.
+    """Context manager in which Keras does not cast variables.
 
-    In the call of a layer of mixed precision they are rounded.
+    Otherwise a layer of mixed precision reads them in its compute dtype.
 
     Uses: `keras.src.backend.common.variables.AutocastScope`.
     Seen in: Keras 3.15.1.
@@ -181,7 +181,7 @@ def skip_build_in_fit(model: keras.Model) -> None:
     model._maybe_symbolic_build = lambda **_: None
 
 
-def takes_strings(layer: keras.layers.Layer) -> None:
+def allow_strings(layer: keras.layers.Layer) -> None:
     """Lets a layer take strings, for which only TensorFlow has tensors.
 
     Uses: `Layer._convert_input_args`,
@@ -366,7 +366,7 @@ def keep_vocabulary(tokenizer: Any, model: bytes, name: str) -> None:
     By itself it belongs to a kernel in TensorFlow's cache, which
     `keras.utils.set_random_seed` clears: after that, graphs that were traced
     before do not find it any more. With a name it belongs to no kernel.
-    `model` is the vocabulary, and `name` must be another one for another.
+    `model` is the content of the .model file; each needs its own `name`.
 
     Uses: `SentencepieceTokenizer._model_resource`, and its operation.
     Seen in: TensorFlow 2.21.0.

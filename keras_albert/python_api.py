@@ -85,7 +85,7 @@ class Evaluation:
     """The scores of a model.
 
     Args:
-        report: the scores by name, and what stands beside them.
+        report: scores, baselines and other results, by name.
         text: what the command `evaluate` prints.
     """
 
@@ -139,7 +139,7 @@ def pretrain(
         the finished run.
 
     Raises:
-        AlbertError: as the command; an option that it does not have.
+        AlbertError: an error of the command, or an option that it lacks.
     """
     inputs = _Inputs(_path(output))
     given = {"output": _path(output), **options, "data": _path(data)}
@@ -181,7 +181,7 @@ def finetune(
         the finished run; `predictor` is the model with its task.
 
     Raises:
-        AlbertError: as the command; an option that it does not have.
+        AlbertError: an error of the command, or an option that it lacks.
     """
     if isinstance(model, AlbertModel):
         vocabulary_of(model)  # else the error would name a folder
@@ -232,7 +232,7 @@ def evaluate(
         the scores; `plot` draws the confusion matrix if there are classes.
 
     Raises:
-        AlbertError: as the command; an option that it does not have.
+        AlbertError: an error of the command, or an option that it lacks.
     """
     with tempfile.TemporaryDirectory(prefix="keras-albert-") as folder:
         inputs = _Inputs(Path(folder, "evaluated"))

@@ -182,9 +182,11 @@ def _device_name(topology: Topology) -> str:
 
 
 def _needed(topology: Topology, step: Compiled) -> str:
-    needed = "more" if step.memory is None else f"{step.memory / GIB:.3g}"
+    needed = "more than"
+    if step.memory is not None:
+        needed = f"{step.memory / GIB:.3g} of"
     limit = f"{topology.device_memory / GIB:g} GiB"
-    return f"{needed} of the {limit} of a {_device_name(topology)}"
+    return f"{needed} the {limit} of a {_device_name(topology)}"
 
 
 def _remedy(run: CompileRun, largest: int | None) -> str:

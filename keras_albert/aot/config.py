@@ -20,7 +20,8 @@ class CompileRun:
     """Compile the training step of `pretrain` for a TPU slice, without a TPU.
 
     Prints how much memory the step needs, what the devices exchange, and the
-    largest batch that fits. The options are those of `pretrain`.
+    largest batch that fits. Options that `pretrain` has, too, have the same
+    meaning and default there.
     """
 
     topology: str

@@ -310,7 +310,9 @@ def _tokenizer_here(theirs: Any) -> Tokenizer:
         Path(str(getattr(theirs, "name_or_path", "")), VOCAB_FILE),
     ]
     place = next((p for p in places if p and Path(p).is_file()), None)
-    remedy = f"Give the vocabulary itself: ka.Tokenizer({VOCAB_FILE!r})."
+    remedy = (
+        f"Give the vocabulary itself: keras_albert.Tokenizer({VOCAB_FILE!r})."
+    )
     if place is None:
         raise AlbertError(
             "`tokenizer` must have been read from a folder with "

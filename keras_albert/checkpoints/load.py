@@ -157,14 +157,14 @@ def not_a_path(source) -> str:
     if isinstance(source, AlbertModel):
         remedy = "the model itself"
     elif hasattr(source, "save_to_preset"):  # of KerasHub
-        remedy = "ka.from_keras_hub(model)"
+        remedy = "keras_albert.from_keras_hub(model)"
     elif hasattr(source, "save_pretrained"):  # of transformers
-        remedy = "ka.from_transformers(model)"
+        remedy = "keras_albert.from_transformers(model)"
     else:
         return f"expected a path or the name of a checkpoint. {received}"
     return (
         "expected a path or the name of a checkpoint, not a model in memory. "
-        f"{received} For that there is {remedy}."
+        f"{received} Use {remedy} instead."
     )
 
 

@@ -77,7 +77,7 @@ _TASK_TYPES = {
 _TOKEN_WEIGHTS = "token_weights"
 # Entries of a model's config that are not arguments of its head.
 _NOT_OF_HEAD = ("name", "trainable", "dtype", "quantized", "frozen", "backbone")
-# Settings of peft under which an adapter is more, or other, than B A alpha / r.
+# Values of peft's settings with which an adapter adds just B A alpha / r.
 _PLAIN = {
     "peft_type": ("LORA",),
     "use_dora": (False, None),
@@ -288,7 +288,8 @@ def load_adapter(
         backbone: whether to return only the encoder.
 
     Raises:
-        AlbertError: the base or a file is missing, damaged or another.
+        AlbertError: the base model or a file is missing or damaged, or the
+            adapter was trained on another base model.
     """
     path, source = folder / CONFIG_FILE, folder / TENSORS_FILE
     content = _content(path)
@@ -335,7 +336,7 @@ def load_adapter(
 
 
 def head_of_adapter(folder: Path) -> str | None:
-    """The class name of the head that an adapter holds; None if of none."""
+    """The class name of an adapter's head; None if it holds no head."""
     return _head(_content(folder / CONFIG_FILE))
 
 
@@ -508,7 +509,7 @@ def _product(a, b, shape, content: dict, module: str) -> np.ndarray:
         raise AlbertError(
             f"{module}: expected lora_A [R, {shape[1]}] and lora_B "
             f"[{shape[0]}, R] of one rank R. Received: "
-            f"{a is not None and a.shape} and {b is not None and b.shape}."
+            f"{getattr(a, 'shape', None)} and {getattr(b, 'shape', None)}."
         )
     rank = math.sqrt(len(a)) if content.get("use_rslora") else len(a)
     return content["lora_alpha"] / rank * b @ a

@@ -30,7 +30,7 @@ class TableColumns:
     list of texts that occur once in the context; empty for no answer"""
 
     def __post_init__(self):
-        # Of JSON a list; folders of older versions have a name or nothing.
+        # JSON gives a list; folders of older versions hold one name or null.
         names = self.negative or ()
         names = (names,) if isinstance(names, str) else tuple(names)
         object.__setattr__(self, "negative", names)

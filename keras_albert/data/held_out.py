@@ -32,7 +32,8 @@ def hold_out(
 
     `inputs` are the fields that a prediction needs, the main one first, and
     `label` is the field of the label; None if rows do not have exactly one.
-    Returns None if the table has too few rows.
+    Returns None if the table has too few rows, or no group of rows can be held
+    out.
     """
     if len(table) < FEWEST_ROWS:
         return None

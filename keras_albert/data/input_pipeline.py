@@ -49,7 +49,7 @@ def keep_freed_memory() -> None:
 
     Each training step on a CPU allocates what the step before freed. By default
     glibc returns large blocks to the system, which has to clear their pages
-    before it gives them out again: up to a third of the time of a step. XLA
+    before it gives them out again: up to half of the time of a step. XLA
     allocates in threads, whose blocks above 64 MB are returned always, unless
     all threads share the main arena.
 
@@ -85,9 +85,10 @@ def without_tuning(dataset):
 
 
 def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
-    """The rows of each global batch that a host makes: int64 [B].
+    """The rows of each global batch that a host makes, int64.
 
-    Example: of a batch of 6, host 1 of 2 makes rows 3, 4 and 5.
+    There are batch_size / host_count of them. Example: of a batch of 6, host 1
+    of 2 makes rows 3, 4 and 5.
 
     Raises AlbertError unless the hosts divide the batch and have this index.
     """

@@ -121,7 +121,10 @@ def _passage(line: bytes, number: int) -> dict:
     _check_text("article", passage["article"])
     lists = {key: passage[key] for key in _KEYS}
     if not all(isinstance(value, list) for value in lists.values()):
-        raise AlbertError(f"{', '.join(_KEYS)} must be lists.")
+        kinds = ", ".join(type(value).__name__ for value in lists.values())
+        raise AlbertError(
+            f"{', '.join(_KEYS)} must be lists. Received: {kinds}."
+        )
     if len({len(value) for value in lists.values()}) > 1:
         counts = ", ".join(f"{len(v)} {key}" for key, v in lists.items())
         raise AlbertError(f"a passage must have as many of each: {counts}.")

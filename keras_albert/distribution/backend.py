@@ -109,7 +109,8 @@ def _chosen_distribution(backend: str, config: DeviceConfig) -> str:
         raise AlbertError(
             "TensorFlow reads its processes from TF_CONFIG. Received: "
             f"processes.coordinator={config.processes.coordinator!r}. Leave "
-            "--processes out, or take another KERAS_BACKEND."
+            "out --processes.coordinator, --processes.count and "
+            "--processes.index, or take another KERAS_BACKEND."
         )
     if has_coordinator and chosen == "none":
         raise AlbertError(
@@ -231,7 +232,7 @@ def optimizer_reduces_replicas() -> bool:
     Only the optimizer of the TensorFlow backend does, for tf.distribute. On
     other backends it receives gradients that are already reduced.
     """
-    return hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients")
+    return keras.backend.backend() == "tensorflow"
 
 
 def compiled(model: keras.Model, function: Callable) -> Callable:

@@ -131,9 +131,9 @@ class Devices(abc.ABC):
     def first(self, function: Callable[[], object]):
         """Calls `function` in process 0 and returns its result in every one.
 
-        The result must be serializable as JSON. If the function raises an
-        error, the other processes raise AlbertError, or LostProcess unless it
-        may be a mistake of the user: AlbertError or OSError.
+        The result must be serializable as JSON. If `function` raises
+        AlbertError or OSError, the other processes raise AlbertError; for any
+        other error, and for LostProcess, they raise LostProcess.
         """
         # Process 0 must share its result even if `function` fails: the others
         # wait for it in `share`, and would otherwise wait for ever.
@@ -192,7 +192,8 @@ class Devices(abc.ABC):
     def check_batch(self, batch_size: int, accumulate: int = 1) -> None:
         """Raises AlbertError unless all parts of a batch have equal sizes.
 
-        `batch_size` is that of all processes, in `accumulate` parts in turn.
+        The `batch_size` rows are divided among the replicas of all processes,
+        each of which computes its rows in `accumulate` equal parts.
         """
         parts = self.replicas * accumulate
         if batch_size % parts:

@@ -38,31 +38,31 @@ class Mesh(Devices):
         # Key-value store that JAX's coordinator offers to all processes.
         self._service = jax_key_value_service()
         self._wait = config.processes.wait
-        self._shared = self._calls = 0
+        self._exchanges = self._calls = 0
         # How many models were trained. For each flag of `any`: from which call
         # on it is true for the newest model.
         self._models, self._raised = 0, {}
-        self._shares = config.model_parallel
+        self._model_parallel = config.model_parallel
         # The model axis must lie within a process: `whole` then finds a copy of
         # all weights in each process, and halves of a block exchange nothing
         # over the network. Sorting puts the devices of a process side by side.
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         devices = np.array(devices)
         self._before = keras.distribution.distribution()
-        if jax.local_device_count() % self._shares:
+        if jax.local_device_count() % self._model_parallel:
             self.close()
             raise AlbertError(
                 "`model_parallel` must divide the number of devices of a "
                 f"process, {jax.local_device_count()}. Received: "
-                f"model_parallel={self._shares}."
+                f"model_parallel={self._model_parallel}."
             )
-        self.replicas = len(devices) // self._shares
-        if self._shares > 1:
-            devices = devices.reshape(-1, self._shares)
+        self.replicas = len(devices) // self._model_parallel
+        if self._model_parallel > 1:
+            devices = devices.reshape(-1, self._model_parallel)
         keras.distribution.set_distribution(distribution_over(devices))
 
     def check(self, config: AlbertConfig) -> None:
-        check_shares(config, self._shares)
+        check_shares(config, self._model_parallel)
 
     def prepare(self, model: keras.Model) -> None:
         self._models += 1
@@ -147,8 +147,8 @@ class Mesh(Devices):
             return [text]
         # Keys cannot be overwritten, so each call has its own. All processes
         # call `share` equally often and therefore use the same number.
-        self._shared += 1
-        key = f"share/{self._shared}"
+        self._exchanges += 1
+        key = f"share/{self._exchanges}"
         # The "=" is there because the store does not accept empty values.
         self._service.key_value_set(f"{key}/{self.index}", f"={text}")
         texts = []

@@ -103,8 +103,9 @@ def _gather(
         except (OSError, ValueError):
             if time.monotonic() > end:
                 raise LostProcess(
-                    f"of {processes.count} processes did not come to "
-                    f"{processes.coordinator} in {processes.wait} s: "
+                    f"these of the {processes.count} processes did not "
+                    f"connect to {processes.coordinator} within "
+                    f"{processes.wait} s: "
                     f"{', '.join(map(str, missing))}. Start all of them, each "
                     "with its own index."
                 ) from None

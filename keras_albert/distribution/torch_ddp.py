@@ -122,9 +122,11 @@ def launched_processes(processes: ProcessConfig) -> ProcessConfig:
         return processes
     if not started_by_torchrun():
         raise AlbertError(
-            "PyTorch trains on several devices in a process each. Start them "
-            "with `torchrun --nproc-per-node=N -m keras_albert.cli pretrain "
-            "...`, or set --processes."
+            "PyTorch trains on several devices with one process for each. "
+            "Start them with `torchrun --nproc-per-node=N -m "
+            "keras_albert.cli pretrain ...`, or give "
+            "--processes.coordinator, --processes.count and "
+            "--processes.index."
         )
     rank, count, host, port = (os.environ[name] for name in _TORCHRUN)
     return ProcessConfig(

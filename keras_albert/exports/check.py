@@ -64,7 +64,9 @@ def check(run: CheckRun) -> dict:
 
     Raises AlbertError if outputs differ by more than TOLERANCES; or if they
     differ by more than LARGEST_ERROR and fewer predictions than LEAST_SAME are
-    equal; or if fewer rows than LEAST_SAME stop after the same layer.
+    equal; or if fewer rows than LEAST_SAME stop after the same layer. It is
+    also raised if a vector's cosine with the model's is below LEAST_COSINE, or
+    if too few texts get the answer of their token ids.
     """
     import_tensorflow()  # before it could open a GPU of the backend
     exported = load_exported(run.export, run.threads)
@@ -137,6 +139,10 @@ def _examples(predictor: Predictor, run: CheckRun) -> tuple[Table, Features]:
     return table, features
 
 
+# What else may help, behind `_again`.
+MORE_BITS = "; if it has fewer than 32 bits, with more"
+
+
 def _again(run: CheckRun) -> str:
     return (
         f"Check that {model_names(run.model)} is the model that was exported, "
@@ -149,7 +155,7 @@ def _judge_layers(same: float, run: CheckRun) -> None:
         raise AlbertError(
             f"{run.export}: {same:.0%} of the rows stop after the same "
             f"layer as in the model, less than {LEAST_SAME:.0%}. "
-            f"{_again(run)}, in more bits."
+            f"{_again(run)}{MORE_BITS}."
         )
 
 
@@ -171,14 +177,14 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
         raise AlbertError(
             f"{run.export}: a vector has a cosine of "
             f"{report['vectors']['cosine']:.3f} with the model's, less than "
-            f"{LEAST_COSINE}. {_again(run)}, in more bits."
+            f"{LEAST_COSINE}. {_again(run)}{MORE_BITS}."
         )
     same = report["same_predictions"]
     if error > LARGEST_ERROR and same < LEAST_SAME:
         raise AlbertError(
             f"{run.export}: {same:.0%} of the predictions are the model's, "
             f"less than {LEAST_SAME:.0%}, and outputs differ by {error:.2g} of "
-            f"their standard deviation. {_again(run)}, in more bits."
+            f"their standard deviation. {_again(run)}{MORE_BITS}."
         )
 
 

@@ -162,8 +162,8 @@ class FinetuneRun:
     """number by which the logits of teacher and student are divided, so that
     the less probable labels count more"""
     depth: int | None = None
-    """number of layers, if not that of the pretrained model; layer l of L
-    starts as its layer l * L0 // L of L0"""
+    """number of layers, L; by default L0, that of the pretrained model. Layer
+    l, from 0, starts with the weights of pretrained layer l * L0 // L"""
     exits: Literal[EXITS] | None = None
     """train a classifier after every layer, so that `predict --patience` can
     stop before the last one. own: each layer has its own; shared: all layers
@@ -281,13 +281,13 @@ class EvaluateRun(ModelUse):
     which gets a score"""
     start: str | None = None
     """for a model of text vectors: another model, such as the one that it was
-    fine-tuned from, whose score stands beside"""
+    fine-tuned from, whose score is printed for comparison"""
     errors: int | None = None
     """how many wrong predictions to print, the surest first (of numbers, the
     farthest off)"""
     errors_file: Path | None = None
     """new CSV file for all wrong predictions, the surest first, with the
-    columns of the table; one that is called as an added column is renamed"""
+    columns of the table; a column with the name of an added one is renamed"""
     exit_curve: Path | None = None
     """new PNG file for the score of a model with exits against the layers and
     the time that it needs, with many rules of early exit"""
@@ -394,10 +394,10 @@ class WhitenRun:
     """how many numbers a whitened vector has, without those of --words; by
     default as many as those of --model"""
     words: float | None = None
-    """also put numbers into the vectors that tell which words a text has: their
-    share of the vectors' squared length, such as 0.1. If --model makes vectors,
-    by pooling idf, its own numbers stay as they are; those of a pretrained
-    model are whitened first"""
+    """append numbers to each vector that tell which pieces its text has; the
+    value is their share of the squared length of a vector, such as 0.1. If
+    --model makes vectors, by pooling idf, its own numbers stay as they are;
+    those of a pretrained model are whitened first"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
     any_text: bool = PrepareRun.any_text

@@ -1,4 +1,4 @@
-"""Fits what decides: a temperature and thresholds, on the held-out rows."""
+"""Fits the temperature and the thresholds, on the held-out rows."""
 
 import dataclasses
 

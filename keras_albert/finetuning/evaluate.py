@@ -184,7 +184,9 @@ def _beside(
     """
     task, others = predictor.definition, _further_texts(predictor, run, table)
     vectors = _vectors_of(predictor, run, others)
-    values, of_words = task.among(table, features, outputs, others, vectors)
+    values, of_words = task.scores_with_corpus(
+        table, features, outputs, others, vectors
+    )
     report = dict(values)
     report |= task.scores_of_sizes(outputs, features, run.dimensions, vectors)
     if run.corpus is not None:

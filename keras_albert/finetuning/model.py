@@ -62,7 +62,9 @@ def compile_with(
 ) -> None:
     """Compiles a model with the loss, or the losses, of a task.
 
-    The mean of two losses is minimized, as in the reference's squad_utils.py.
+    Several losses are summed with the weight 0.5 each: the mean of start and
+    end (reference squad_utils.py), for SQuAD 2.0 plus half of the answer
+    class.
     """
     halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
     model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)

@@ -195,7 +195,7 @@ def _extras(run: FinetuneRun) -> list[str]:
     if run.exits:
         lines.append(
             "- it has a classifier after every layer, and may stop before the "
-            "last one: `early_exit=ka.EarlyExit(patience=3)`"
+            "last one: see `early_exit` of `ka.Predictor.load`"
         )
     return lines
 

@@ -31,7 +31,7 @@ from keras_albert.text.unknown import PieceCount, check_readable
 # so that memory does not grow with the file.
 PREDICTED_AT_ONCE = 10_000
 # File extensions that `predict` refuses for its output.
-TABLES = (".csv", ".tsv", ".parquet")
+REFUSED_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
 def predict(run: PredictRun) -> None:
@@ -66,7 +66,7 @@ def predict(run: PredictRun) -> None:
             sys.stdout.buffer.flush()
         return
     check_new_file(run.output)
-    if run.output.suffix.lower() in TABLES:
+    if run.output.suffix.lower() in REFUSED_SUFFIXES:
         raise AlbertError(
             "predictions are written as JSONL, a JSON object in each line. "
             f"Received: {run.output}. Name a file that ends in .jsonl."

@@ -60,7 +60,8 @@ class Teacher:
     def deciding(self, examples: Features) -> Features:
         """Examples of the student's task, with the teacher's thresholds.
 
-        With two labels, that of the second one, perhaps the student's first.
+        With two labels there is one threshold, for the teacher's second label.
+        If that is the student's first, it becomes 1 - threshold.
         """
         known, order = self._predictor.threshold, self._order
         if known is None:

@@ -47,7 +47,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
     Shapes are checked when the model is called or traced. The range of ids is
     checked when they arrive as NumPy arrays, in `model(x)`, `fit`, `evaluate`
     and `predict`. It cannot be checked in a compiled graph, or if the model
-    is part of another model: there JAX silently clamps an id out of range.
+    is part of another model: on JAX a token id that is too large then gives
+    NaN, and a negative one counts from the end of the table.
     Texts are tokenized in the same methods, by `preprocess` or, for a tf.data
     dataset, by `preprocessor`. Class labels may be given by name if the model
     has label names.
@@ -233,8 +234,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
         config = kwargs.get("config")  # Keras fills in the default
         if config and config.get_config() != type(config)().get_config():
             raise AlbertError(
-                "a saved model knows which of its layers are int8, and no "
-                "other settings. Received: "
+                "`config` must have its default values: a saved model only "
+                "records which layers are int8. Received: "
                 f"config={type(config).__name__}(...). Leave it out."
             )
         for part in (self, *sublayers(self)):  # the members of an ensemble
@@ -281,12 +282,12 @@ class AlbertModel(KeepsJaxState, keras.Model):
     def save_to_preset(self, folder: Any, max_shard_size: None = None) -> None:
         """Writes a folder that `from_preset` and `keras_albert.load` read.
 
-        It is a folder of this package, on whichever backend it is read.
+        The folder has this package's format, and any backend can read it.
         `keras_albert.save_keras_hub` writes one that KerasHub reads.
 
         Args:
             folder: the output folder; created if absent, must be empty.
-            max_shard_size: not supported; a task of KerasHub gives it.
+            max_shard_size: must be None; KerasHub's tasks pass it.
 
         Raises:
             AlbertError: the folder is not empty, or the disk is full.

@@ -150,8 +150,9 @@ class AlbertConfig:
         if self.relaxed_rank and self.sharing == "none":
             raise AlbertError(
                 "`relaxed_rank` is the rank of differences from shared "
-                'kernels; with sharing="none" there are none. Set '
-                "relaxed_rank=0, or share a half."
+                'kernels; with sharing="none" there are none. Received: '
+                f"relaxed_rank={self.relaxed_rank}. Set relaxed_rank=0, or "
+                'another `sharing`: "all", "attention" or "ffn".'
             )
         dropouts = "hidden_dropout_prob attention_probs_dropout_prob"
         check_fields(check_probability, self, dropouts)

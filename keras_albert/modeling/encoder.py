@@ -270,15 +270,17 @@ class SharedEncoder(VectorLayer):
             on TPUs it sums the gradient of a shared weight over the layers
             before the devices exchange it. The outputs are the same.
         remat: whether training recomputes a layer's activations in the
-            backward pass instead of storing them. This needs the memory of
-            one layer and about a third more time.
+            backward pass instead of storing them. Then only the outputs of
+            all layers and the activations of one layer are in memory, and a
+            step takes about a third longer.
 
     Call arguments:
         x, padding_mask, example_ids, training: as for `EncoderBlock`.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
         first_only: return only the first position of the last layer. Unlike a
-            scan, the unrolled loop then also computes only that position.
+            scan, the unrolled loop then computes the last block for that
+            position alone, except for its attention.
 
     Returns:
         The output of the last layer, float [B, S, H]; [B, 1, H] with

@@ -37,9 +37,9 @@ KINDS = (
 class AlbertEnsemble(AlbertModel):
     """Averages what several models predict (Paper 4.1 for its leaderboards).
 
-    It is not trained itself. Probabilities of labels are averaged, and numbers
-    of a regression; of choices the logits, since a served model scores each
-    choice on its own.
+    It is not trained itself. Classification averages probabilities, regression
+    averages numbers, and multiple choice averages logits, since a served model
+    scores each choice on its own.
 
     Args:
         members: two or more models of one class for classification, tokens or
@@ -54,7 +54,8 @@ class AlbertEnsemble(AlbertModel):
         probabilities, or the mean number or logit.
 
     Raises:
-        AlbertError: the members do not belong together.
+        AlbertError: members differ in class, problem, labels, vocabulary or
+            input sizes, or share weights.
     """
 
     def __init__(self, members: Sequence[AlbertModel], **kwargs: Any):
@@ -112,8 +113,10 @@ class AlbertEnsemble(AlbertModel):
         if self.problem == "multi_label":
             yes, no = ops.log_sigmoid(outputs), ops.log_sigmoid(-outputs)
             return ops.logsumexp(yes, axis=0) - ops.logsumexp(no, axis=0)
-        odds = ops.log_softmax(outputs, axis=-1)
-        return ops.logsumexp(odds, axis=0) - ops.log(float(len(self.members)))
+        log_probs = ops.log_softmax(outputs, axis=-1)
+        return ops.logsumexp(log_probs, axis=0) - ops.log(
+            float(len(self.members))
+        )
 
     def leaves(self) -> dict[str, keras.layers.Layer]:
         """The projections and tables of all members, by path."""

@@ -37,7 +37,8 @@ def load_model(
     Args:
         path: the path of the file. It may hold any Keras model, for instance
             a functional model that contains an `AlbertBackbone`.
-        dtype, loop, remat: see `ka.load`; for models of this package only.
+        dtype, loop, remat: see `keras_albert.load`; for models of this package
+            only.
 
     Raises:
         AlbertError: the file is missing or damaged, needs a class that is not
@@ -63,7 +64,8 @@ def read_own(path: Path) -> AlbertModel:
         raise AlbertError(
             f"{path}: expected a model of this package, such as "
             "AlbertForSequenceClassification. Received: "
-            f"{type(model).__name__}. ka.load_model reads any Keras model."
+            f"{type(model).__name__}. keras_albert.load_model reads any Keras "
+            "model."
         )
     return model
 
@@ -163,8 +165,9 @@ def rebuilt(
 ) -> AlbertModel:
     """A copy with another dtype, loop or remat, and without vocabulary.
 
-    A quantized model, or one with LoRA adapters, gives such a copy. `read` is a
-    function from a variable to its value as a NumPy array.
+    The copy of a quantized model is quantized, and that of a model with LoRA
+    adapters has them. `read` is a function from a variable to its value as a
+    NumPy array.
     """
     config = model.get_config()
     members = [member["config"] for member in config.get("members", ())]

@@ -123,7 +123,7 @@ def _checked(y, classes: Classes | None, loss):
 
 
 def _check_no_names(y) -> None:
-    """Raises AlbertError for lists of names, of several labels an example."""
+    """Raises AlbertError if examples have lists of label names."""
     rows = [row for row in y if isinstance(row, list | tuple)]
     names = [name for row in rows for name in row if isinstance(name, str)]
     if names:

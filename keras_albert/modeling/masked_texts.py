@@ -141,13 +141,13 @@ def best_pieces(
         positions[row, : len(found)] = found
     outputs = model.predict_on_batch({**x, "masked_positions": positions})
     logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
-    odds = special.softmax(np.asarray(logits), axis=-1)
+    probs = special.softmax(np.asarray(logits), axis=-1)
     # The model may have more ids than the vocabulary has pieces.
-    odds = odds[..., : model.tokenizer.vocab_size]
-    ids = np.argsort(-odds, axis=-1)[..., :top_k]
+    probs = probs[..., : model.tokenizer.vocab_size]
+    ids = np.argsort(-probs, axis=-1)[..., :top_k]
     pieces = np.vectorize(model.tokenizer.id_to_piece, otypes=[object])
     return {
         "pieces": pieces(ids),
-        "scores": np.take_along_axis(odds, ids, axis=-1),
+        "scores": np.take_along_axis(probs, ids, axis=-1),
         "ids": ids.astype("int32"),
     }

@@ -12,7 +12,7 @@ import keras
 from keras_albert.errors import AlbertError, check_flag
 from keras_albert.modeling.config import PREPROCESSED_STEP, AlbertConfig
 from keras_albert.modeling.inputs import named_texts
-from keras_albert.private_apis import takes_strings
+from keras_albert.private_apis import allow_strings
 from keras_albert.text.special_tokens import PAD_ID
 from keras_albert.text.tokenizer import (
     Tokenizer,
@@ -74,7 +74,7 @@ class Preprocessor(keras.layers.Layer):
 
         super().__init__(**kwargs)
         # Only TensorFlow has string tensors: no conversion to the backend.
-        takes_strings(self)
+        allow_strings(self)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
         self.fixed_length = fixed_length

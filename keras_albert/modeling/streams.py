@@ -205,7 +205,7 @@ def _collated(model, collate: Callable, is_default: bool, samples) -> tuple:
 
 
 def _by_rows(labels, of_one):
-    """The labels of a batch, B lists of C, of the C columns in `labels`.
+    """Transposes C columns of B labels back to B lists of C labels.
 
     Columns are what torch's default_collate makes of lists. `of_one` are the
     labels of one example; if they are no list, nothing is changed.
@@ -237,16 +237,20 @@ def _as_dataset(loader, batches: Iterator[tuple]):
 
     Keras would also convert a generator, but if the first two batches have the
     same length, it expects that length of all batches. The first batch is read
-    to find out the structure. A dataset iterates over a `loader` in each epoch;
-    over a generator, for which it is None, only once. But several iterations
-    may share it: those of a validation of some steps, or one by which Keras
-    builds a model under a strategy, which reads a single batch.
+    to find out the structure. A dataset iterates over a `loader` in each epoch,
+    and over a generator, for which `loader` is None, only once. Several
+    iterations may share that one pass, such as validations of
+    `validation_steps` batches, or the one by which Keras builds a model under a
+    strategy and which reads a single batch.
     """
     import tensorflow as tf
 
     first = next(batches, None)
     if first is None:
-        raise AlbertError("no batches. Expected one or more.")
+        raise AlbertError(
+            "expected one batch or more. Received: a generator or DataLoader "
+            "without any. A generator can be read only once: make a new one."
+        )
     first = _numpy(first)
 
     start = first  # of the next iteration, until a later batch was read
@@ -271,7 +275,7 @@ def _as_dataset(loader, batches: Iterator[tuple]):
     if loader is not None and hasattr(loader.dataset, "__len__"):
         count = tf.data.experimental.assert_cardinality(len(loader))
         dataset = dataset.apply(count)
-    if loader is None:  # which must not be read before a batch is needed
+    if loader is None:  # prefetching could read batches that nobody needs
         return dataset
     return dataset.prefetch(tf.data.AUTOTUNE)
 

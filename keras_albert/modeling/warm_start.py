@@ -46,8 +46,8 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
         Names of weights of head and pooler that are not changed.
 
     Raises:
-        AlbertError: weights have other shapes (all are listed), the models have
-            other heads of attention or another activation, or a model is
+        AlbertError: weights have other shapes (all are listed), the models
+            differ in `num_attention_heads` or `hidden_act`, or a model is
             quantized or has LoRA adapters. The model is unchanged.
 
     Source: Paper Table 11; reference modeling.py, `init_from_group0`.
@@ -112,7 +112,7 @@ def _backbone(model: AlbertModel) -> AlbertBackbone:
 def _encoder_starts(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:
     """Pairs of a weight and the weights of the source whose mean it gets.
 
-    It is one weight, or None, unless the model has relaxed sharing.
+    Without relaxed sharing the mean is of a single weight.
     """
     starts = {}
     for our_parts, their_parts in _blocks(ours, theirs):

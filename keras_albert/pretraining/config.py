@@ -256,7 +256,7 @@ class PretrainRun:
     optimizer: OptimizerConfig = OptimizerConfig()
 
     def __post_init__(self):
-        # The default stands beside `config` in what a run keeps, see below.
+        # run.json also has the default `variant` of a run with `config`.
         if self.config and self.variant not in (None, DEFAULT_VARIANT):
             raise AlbertError(
                 "`config` and `variant` both say the size of the model. "

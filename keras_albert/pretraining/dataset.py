@@ -279,9 +279,11 @@ def phased_dataset(
             )
         start_step = max(start_step - steps, 0)
     if not parts:
+        total = sum(steps for _, steps in phases)
         raise AlbertError(
-            "`start_step` must be less than the steps of all phases: nothing "
-            "would be left. Lower it, or add a phase."
+            "`start_step` must be less than the steps of all phases. "
+            f"Received: start_step={total + start_step}, {total} steps. Lower "
+            "it, or add a phase."
         )
     return functools.reduce(lambda first, then: first.concatenate(then), parts)
 

@@ -273,9 +273,9 @@ def draw_ngrams(
     length: tf.Tensor,
     examples: ExampleConfig,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws the n-grams of R visits, int64 [B, R], in their order.
+    """Draws the n-grams of T visits, int64 [B, T], in their order.
 
-    Returns int32 [R, B]: where each n-gram begins; int32 [R, N, B]: where its
+    Returns int32 [T, B]: where each n-gram begins; int32 [T, N, B]: where its
     first 1, 2, ... N words end, but 0 for more words than the drawn n.
     """
     sizes = tf.range(1, examples.ngram + 1)[:, None]  # [N, 1]
@@ -293,7 +293,7 @@ def draw_ngrams(
     starts = tf.gather(edges, first)
     reach_of_a = length if examples.cross_sep else length_a
     reach = tf.where(starts < length_a, reach_of_a, length)
-    ends = tf.gather(edges, first[:, None] + sizes)  # [R, N, B]
+    ends = tf.gather(edges, first[:, None] + sizes)  # [T, N, B]
     ends = tf.minimum(ends, reach[:, None])
     return starts, tf.where(sizes <= drawn[:, None], ends, 0)
 
@@ -309,12 +309,12 @@ def take_ngrams(
 ) -> tuple[tf.Tensor, ...]:
     """Takes n-grams within the budget, in the order of the visits.
 
-    Visits depend on one another: this is a loop over r. In each iteration all
-    examples make their visit r, until none has budget and words left.
+    Visits depend on one another: this is a loop over t. In each iteration all
+    examples make their visit t, until none has budget and words left.
 
     Args:
         starts, ends: see `draw_ngrams`.
-        num_words: int32 [B], how many of the R visits an example has.
+        num_words: int32 [B], how many of the T visits an example has.
         left: int32 [B], the rest of the budget, in tokens.
         count: int32 [B], number of n-grams taken before.
         taken_starts, taken_ends: int32 [P, B], where these begin and end.

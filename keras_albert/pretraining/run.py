@@ -60,7 +60,8 @@ FAR_BATCH = 2
 def pretrain(run: PretrainRun) -> dict:
     """Pretrains a model, or continues an interrupted run of these settings.
 
-    Returns the report, as in the folder; {} in all processes but the first.
+    Returns the report, as in the folder. After training it is {} in all
+    processes but the first; a finished run gives it to every process.
 
     Raises AlbertError if the input does not fit, before anything is written; or
     if the loss is not finite. The last good model is then kept.
@@ -403,7 +404,8 @@ def memory_advice(
 ) -> str | None:
     """What to do if the activations of a step may not fit; None if they do."""
     part = run.batch_size // run.accumulate, run.examples.sequence_length
-    # Also of mixed precision: on a GPU, ALBERT-base in bfloat16 with 32 x 512
+    # An estimate for float32, used for mixed precision, too: on a GPU,
+    # ALBERT-base in bfloat16 with 32 x 512
     # tokens kept 13 GB on JAX, and less than half of that on PyTorch.
     gigabytes = activation_bytes(config, *part) / replicas / 1e9
     if run.remat or gigabytes < MANY_GIGABYTES:

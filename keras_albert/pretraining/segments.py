@@ -101,11 +101,11 @@ def plan_epoch(
 ) -> EpochPlan:
     """Plans the examples of an epoch, shuffled over all documents.
 
-    A chunk consists of consecutive sentences with as many tokens as its
-    target, or fewer at the end of a document. The target is the number of
-    tokens that fit into an example or, with probability `short_seq_prob`, a
-    smaller random number. It is drawn once for each document, or for each
-    chunk if `target_per` is "example".
+    A chunk consists of consecutive sentences. It ends with the sentence that
+    reaches its target (before it, without a sentence task), or with its
+    document. The target is the number of tokens that fit into an example or,
+    with probability `short_seq_prob`, a smaller random number. It is drawn once
+    for each document, or for each chunk if `target_per` is "example".
     """
     key = fold(fold(np.uint64(seed), PLANS), epoch)
     parts = []

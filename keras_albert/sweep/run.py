@@ -315,7 +315,8 @@ def _ended(study) -> dict[str, object]:
         if "ended" in trial.user_attrs
         and trial.state.is_finished()
         and trial.number not in retried
-        # `_study` ends a trial so whose command was killed while it ended.
+        # A command that was killed between `set_user_attr` and `tell` leaves a
+        # trial that `_study` marks as FAIL and queues again: it has not ended.
         and (trial.state.name == "FAIL")
         == (trial.user_attrs["ended"] == "failed")
     }
@@ -347,7 +348,8 @@ def _started(plan: SearchPlan, values: dict, output: Path) -> subprocess.Popen:
 def _watch(process, trial, output: Path, name: str, end) -> str:
     """Waits for a run, and ends it early if it is hopeless or time is up.
 
-    The study's pruner decides by the score `name`; `end` is `time.monotonic`.
+    The study's pruner decides by the score `name`. `end` is the value of
+    `time.monotonic()` at which the time is up, or None.
     """
     reported = 0
     try:
@@ -436,9 +438,9 @@ def _score(output: Path, name: str, is_first: bool = False) -> float:
     report = read_json(output / REPORT_FILE)
     if ON_TRAINING_ROWS in report or report.get("best", name) is None:
         raise (_Refused if is_first else AlbertError)(
-            "a search compares scores on held-out rows, and of this table none "
-            "can be held out. Add `validation`, a table with labels, to the "
-            "options."
+            "a search compares scores on held-out rows, and the run has none. "
+            "Add `validation`, a table with labels, to the options; for texts "
+            "without labels (`task` embedding) also `columns.pair`."
         )
     if name in report.get("scores", {}):  # of several seeds
         return report["scores"][name]["median"]

@@ -11,8 +11,9 @@ import numpy as np
 from scipy import sparse
 
 MOST_CHARACTERS = 30_000_000  # of the training texts; more take minutes
-# Of the model; the search for each takes about 165 bytes of memory. Where words
-# and classes would need more, only the most frequent words count.
+# Most weights of the linear model; fitting takes about 165 bytes of memory for
+# each. Where words and classes would need more, only the most frequent words
+# count.
 MOST_WEIGHTS = 5_000_000
 Texts = Sequence[Sequence[str]]  # a column of texts, or two for pairs
 

@@ -41,7 +41,7 @@ class EarlyExit:
     Args:
         patience: stop as soon as so many layers in a row have agreed with the
             layer before them (Zhou et al. 2020, arXiv:2006.04152, section 3.2).
-            The number of the model's layers stops no example early.
+            A patience equal to the number of layers stops no example early.
         confidence: stop as soon as the most probable answer (of several
             labels, the answer for each of them) has this probability or more.
         layers: stop every example after this many layers.
@@ -49,7 +49,7 @@ class EarlyExit:
             differ by less; needed for `patience` there.
 
     Raises:
-        AlbertError: not one of the three is given, or is out of range.
+        AlbertError: unless exactly one of the three is given, and in range.
     """
 
     patience: int | None = None
@@ -122,10 +122,10 @@ class EmbeddingOptions:
 
     pooling: Literal[POOLINGS] | None = None
     """how the vectors of the tokens become one: their mean; the one of [CLS]
-    (cls); the largest value of each unit (max); their mean over all layers,
-    too, whose weights are learned (weighted_layers); a mean that gives a piece
-    more weight if fewer texts of --train have it (idf); or that mean of what
-    the first layer reads, followed by that of what the last one writes
+    (cls); the largest value of each unit (max); their mean, averaged over all
+    layers with a learned weight for each (weighted_layers); a mean that gives a
+    piece more weight if fewer texts of --train have it (idf); or that mean of
+    what the first layer reads, followed by that of what the last one writes
     (idf_first_last). By default as in --model if it makes vectors, else mean"""
     projection: int | None = None
     """size of a dense layer after the pooling; by default that of --model if it
@@ -167,7 +167,7 @@ class EmbeddingOptions:
                 "`embedding.dimensions` must differ from one another. "
                 f"Received: {list(self.dimensions)}."
             )
-        # A list of a file, as the command line gives it.
+        # A TOML or JSON file gives lists; the command line gives tuples.
         object.__setattr__(self, "dimensions", tuple(self.dimensions))
         object.__setattr__(self, "score_range", tuple(self.score_range))
         if self.score_range and (

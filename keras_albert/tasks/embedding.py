@@ -176,7 +176,7 @@ class _VectorTask(LearnedTask):
         """All texts of a table."""
         return [text for column in _texts_of(table) for text in column]
 
-    def among(
+    def scores_with_corpus(
         self, table: Table, features: Features, outputs, others=(), vectors=None
     ) -> tuple[dict[str, float], dict[str, float] | None]:
         """Scores with more texts to choose from, by the model and by TF-IDF.

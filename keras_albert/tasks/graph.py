@@ -29,7 +29,9 @@ from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer
 
 WINDOWS_AT_ONCE = 32  # of long texts, so that memory does not grow with them
-TEXTS_AT_ONCE = 8  # of those of a request: fewer are padded, and fit the cache
+# Texts of a request that are computed together: few, so that short texts are
+# not padded to the longest one, and the activations fit the cache.
+TEXTS_AT_ONCE = 8
 
 
 class Use(Protocol):
@@ -210,7 +212,10 @@ class ServingGraph:
         return self.rows(self.rows_of_ids(token_ids))
 
     def embed(self, text: tf.Tensor) -> Tensors:
-        """`embedding` float32 [B, H]: the mean of the last layer's vectors."""
+        """`embedding` float32 [B, D]: the vectors of AlbertForTextEmbedding.
+
+        Of any other model they are means of the last layer's vectors (D = H).
+        """
         return _by_length(self._vectors, self.packed(text))
 
     def tokenize(self, text: tf.Tensor) -> Tensors:

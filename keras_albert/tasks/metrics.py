@@ -37,7 +37,7 @@ def collapsed(what: str) -> str:
     """The remark on a model that predicts the same for all examples."""
     return (
         f"every {what}: the training has collapsed, or has not begun to "
-        "learn. Of few examples raise --epochs and --learning-rate; if the "
+        "learn. With few examples raise --epochs and --learning-rate; if the "
         "loss had fallen before, lower --learning-rate or raise "
         "--warmup-share; or change --seed."
     )

@@ -165,7 +165,10 @@ def submissions(
 def submit(
     folder: Path, task: str, split: str, table: Table, outputs: list
 ) -> Path:
-    """Writes the file for a test split from the logits of each row, or [1]."""
+    """Writes the predictions for a test split; returns the path of the file.
+
+    `outputs` has, for each row, logits [C], or the predicted number [1].
+    """
     logits = np.stack(outputs)
     has_labels = GLUE[task].labels is not None
     answers = logits.argmax(-1) if has_labels else logits[:, 0]

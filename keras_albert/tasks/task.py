@@ -300,7 +300,7 @@ class LearnedTask(Task):
     def start_head(
         self, model: AlbertModel, source: AlbertModel | None, rows: list[Row]
     ) -> None:
-        """Sets the weights of a new head that training does not begin anew.
+        """Sets the weights of a new head that do not start at random.
 
         `source` is the model that training starts from, if it is one of the
         classes `continued`; `rows` are the training texts.
@@ -310,7 +310,7 @@ class LearnedTask(Task):
     def loss(
         self, names: Names
     ) -> keras.losses.Loss | dict[str, keras.losses.Loss]:
-        """The loss; of several outputs one loss each, of which half counts."""
+        """The loss; or one for each output, weighted by 0.5 and summed."""
 
     def training_loss(
         self, names: Names, options: HeadOptions

@@ -267,8 +267,8 @@ def _with_mean_threshold(
 ) -> ModelFolder:
     """The first model, with the mean of the thresholds of all of them.
 
-    The mean probability is above it where the members, each compared with its
-    own threshold, are above it in the mean. One without has EVEN.
+    Probabilities are averaged, too. The mean of the members' distances from
+    their own thresholds therefore decides. A member without one has EVEN.
     """
     stored = [each.task.get("threshold") for each in (first, *others)]
     widths = [len(each) for each in stored if each]

@@ -169,8 +169,8 @@ def decode_line(line: bytes, is_first: bool) -> str:
             )
         if line.startswith(COMPRESSED):
             raise AlbertError(
-                "compressed text (zstd, xz or bzip2). Decompress the file, or "
-                f"compress it with gzip as {GZIP_SUFFIX}."
+                "compressed text (zstd, xz or bzip2). Decompress the file; "
+                f"only `vocab` and `prepare` read gzip, as {GZIP_SUFFIX}."
             )
     try:
         text = line.decode("utf-8")

@@ -6,7 +6,7 @@ All texts are concatenated to one vector of code points. Positions are counted
 in that vector, so that a single number is a position in any of the texts. This
 module only uses operations of core TensorFlow.
 
-Import this module only to export or to test: it imports TensorFlow.
+Import this module only where it is needed: it imports TensorFlow.
 """
 
 import functools

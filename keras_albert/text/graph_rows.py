@@ -32,9 +32,9 @@ def pack_choices(
         tf.gather(tf.cast(x, tf.int32), owner)
         for x in (context_ids.row_starts(), context_ids.row_lengths())
     )
-    least = tf.maximum(room // 2, room - lengths)
+    most = tf.maximum(room // 2, room - lengths)
     ends = tf.cast(ids.row_limits(), tf.int32)
-    kept = tf.minimum(tf.cast(ids.row_lengths(), tf.int32), least)
+    kept = tf.minimum(tf.cast(ids.row_lengths(), tf.int32), most)
     return tokenizer.pack(
         # A row holds at most `longest` tokens of its context.
         _part(context_ids.values, starts, tf.minimum(lengths, longest)),

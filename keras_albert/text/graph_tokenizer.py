@@ -13,7 +13,7 @@ of core TensorFlow, and TensorFlow Serving has had all operations since 2.15.
 There is one known exception: if two segmentations of a word have the same
 probability, SentencePiece in tensorflow-text (0.1.96) may choose another one.
 
-Import this module only to export or to test: it imports TensorFlow.
+Import this module only where it is needed: it imports TensorFlow.
 """
 
 import copy

@@ -120,12 +120,12 @@ def choice_rows(
     for context, question, row in zip(
         tokenizer.encode_batch(contexts), questions, choices, strict=True
     ):
-        least = max(room // 2, room - len(context))
+        most = max(room // 2, room - len(context))
         for ids in tokenizer.encode_batch(
             _with_choice(question, choice) for choice in row
         ):
-            read = _row(tokenizer, context, ids[-least:], longest)
-            rows.append(read._replace(is_cut=read.is_cut or len(ids) > least))
+            read = _row(tokenizer, context, ids[-most:], longest)
+            rows.append(read._replace(is_cut=read.is_cut or len(ids) > most))
     return rows
 
 

@@ -90,8 +90,8 @@ def saved_settings(folder: Path) -> dict[str, bool]:
         or not all(isinstance(value, bool) for value in settings.values())
     ):
         raise AlbertError(
-            f"{file}: expected {json.dumps(published)}, or others of true and "
-            f"false. Received: {json.dumps(settings)}."
+            f"{file}: expected {json.dumps(published)}, with true or false as "
+            f"values. Received: {json.dumps(settings)}."
         )
     return published | settings
 
@@ -114,8 +114,8 @@ def warn_of_marks(pieces: Sequence[str], file: Path) -> None:
             f"U+{ord(first):04X} ({name}), and they are removed from all "
             "texts. If the model was trained with them, pass "
             f"Tokenizer(..., keep_accents=True), or write {keep} to "
-            f"{VOCAB_SETTINGS_FILE} beside the vocabulary. (False ends this "
-            "warning.)",
+            f"{VOCAB_SETTINGS_FILE} beside the vocabulary. If it was not, set "
+            "keep_accents to false there, which ends this warning.",
             stacklevel=3,
         )
 
@@ -126,7 +126,10 @@ def _settings_of_transformers(folder: Path) -> dict[str, bool]:
         return {}
     settings = read_json(file)
     if not isinstance(settings, dict):
-        raise AlbertError(f"{file}: expected a JSON object.")
+        raise AlbertError(
+            f"{file}: expected a JSON object. Received: {settings!r:.60}. Copy "
+            "the file again."
+        )
     chosen = {}
     for ours, theirs in (
         ("lower_case", "do_lower_case"),

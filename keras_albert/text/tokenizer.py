@@ -44,12 +44,13 @@ class Tokenizer:
     Args:
         path: a SentencePiece `.model` file, or a folder that holds
             `spiece.model` or exactly one `*.model` file.
-        lower_case: whether to lower-case texts. None reads `spiece.json` beside
-            the model file; without it True, as released.
+        lower_case: whether to lower-case texts. None reads `spiece.json` or,
+            without it, `tokenizer_config.json` of transformers beside the
+            model file; without both it is True, as released.
         keep_accents: whether to keep combining marks, and to recognize words of
-            any script in n-gram masking. None reads the setting from
-            `spiece.json`; without that file it is False, as published, with a
-            warning if the vocabulary has pieces with marks.
+            any script in n-gram masking. None reads the same files; without
+            both it is False, as published, with a warning if the vocabulary
+            has pieces with marks.
 
     Raises:
         AlbertError: the file does not exist, is not a SentencePiece model, or
@@ -106,7 +107,8 @@ class Tokenizer:
         for name, value in self.settings.items():
             if type(value) is not bool:
                 raise AlbertError(
-                    f"`{name}` must be True, False or, beside a file, None. "
+                    f"`{name}` must be True or False; only Tokenizer(path) "
+                    "takes None, which reads the setting from a file. "
                     f"Received: {name}={value!r}."
                 )
         self.model_bytes = model_bytes
@@ -178,7 +180,7 @@ class Tokenizer:
         """Calls `encode` for each text, with several threads.
 
         Args:
-            texts: the texts; a single one raises AlbertError.
+            texts: a list of texts; a str or bytes raises AlbertError.
             normalize: see `tokenize`.
             num_threads: number of threads; -1 for as many as there are cores.
         """

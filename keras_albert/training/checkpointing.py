@@ -208,7 +208,8 @@ class Checkpoints:
 
     def _check_origin(self, found: Checkpoint) -> None:
         differing = [
-            name
+            f"{name} ({found.origin[name]!r:.60} there, "
+            f"{self.origin.get(name)!r:.60} here)"
             for name in sorted(found.origin)  # a newer entry may be missing
             if not _same(self.origin.get(name), found.origin[name])
         ]

@@ -87,7 +87,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
         for size in self.dimensions or (None,):
             vectors = _normalized(y_pred[..., :size])
             all_vectors, _ = whole_batch(vectors)
-            of_rows = self._found(
+            of_rows = self._cross_entropy(
                 vectors[:, 0],
                 numbers[:, :2],
                 all_numbers[:, 0],
@@ -97,7 +97,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
                 first,
             )
             if self.symmetric:
-                of_partners = self._found(
+                of_partners = self._cross_entropy(
                     vectors[:, 1],
                     ops.flip(numbers[:, :2], axis=1),
                     all_numbers[:, 1],
@@ -112,8 +112,15 @@ class MultipleNegativesRanking(keras.losses.Loss):
         normalizer = loss_normalizer(ops.sum(weight), _NOT_ZERO)
         return ops.sum(weight * loss) / normalizer
 
-    def _found(
-        self, vectors, numbers, asking, others, others_numbers, counts, first
+    def _cross_entropy(
+        self,
+        vectors,
+        numbers,
+        query_numbers,
+        others,
+        others_numbers,
+        counts,
+        first,
     ):
         """The cross-entropy of finding each text's partner, [B].
 
@@ -122,7 +129,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
         Args:
             vectors: [B, D], of the queries.
             numbers: [B, 2], the numbers of the queries and of their partners.
-            asking: [G], the numbers of the queries in all rows.
+            query_numbers: [G], the numbers of the queries in all rows.
             others: [K, G, D], the vectors to choose from; the partner of the
                 query in row i is [0, first + i].
             others_numbers: [K, G], the numbers of these texts.
@@ -140,7 +147,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
         # The partner is the first of the K texts of its own row.
         is_first = ops.arange(ops.shape(others_numbers)[0]) == 0
         partner = is_first[None, :, None] & own[:, None]
-        same = numbers[:, :1] == asking[None]  # [B, G]
+        same = numbers[:, :1] == query_numbers[None]  # [B, G]
         allowed = allowed & ~(is_first[None, :, None] & same[:, None])
         allowed = ops.reshape(allowed | partner, ops.shape(logits))
         logits = ops.where(allowed, logits, _IMPOSSIBLE)

@@ -26,8 +26,8 @@ def update(weights, m, v, gradient, learning_rate, **settings: float) -> bool:
             `torch.optim.AdamW` understands them.
 
     Returns:
-        False if nothing was done: the kernel is for CPU and CUDA, and takes
-        numbers in the order in which they are stored for those of a row.
+        whether the update was done: the kernel needs contiguous tensors on a
+        CPU or a CUDA device.
     """
     tensors = [weights, m, v]
     if weights.device.type not in ("cpu", "cuda"):

@@ -173,7 +173,9 @@ def fit_into_folder(training: Training) -> LogRow:
             not_resumed = steps.step == 0 and steps.checkpoints.steps()
             if not_resumed or not devices.is_first:
                 raise
-            rest = _rest(folder, steps.checkpoints, training.kept(log.rows))
+            rest = _remove_if_empty(
+                folder, steps.checkpoints, training.kept(log.rows)
+            )
             if isinstance(error, AlbertError):
                 error.args = (f"{error} {rest}",)
             elif isinstance(error, KeyboardInterrupt):
@@ -286,7 +288,7 @@ class TrainingSteps(keras.callbacks.Callback):
         if self._ended_interval is None:
             self._ask()
         else:
-            self.finish_interval()  # asks, too, where it validates
+            self.finish_interval()  # also calls _ask, if it validates
         if self.training.is_finished(self.log) or self._stopping:
             return
         batches = self.training.batches_from(self.step)
@@ -294,14 +296,14 @@ class TrainingSteps(keras.callbacks.Callback):
             warnings.filterwarnings("ignore", _UNUSED_POOLER, UserWarning)
             self.devices.fit(self.model, batches, [self])
 
-    def _ask(self, is_lost: bool = False) -> bool:
+    def _ask(self, failed: bool = False) -> bool:
         """Whether training has failed in any process; stops all if one must."""
-        lost, self._stopping = self.devices.any(
-            is_lost, self.stop.signal is not None
+        failed, self._stopping = self.devices.any(
+            failed, self.stop.signal is not None
         )
         if self._stopping and not self.stop.signal:
             self.stop.signal = signal.SIGTERM
-        return lost
+        return failed
 
     # What a checkpoint holds is restored in three parts, because `fit` resets
     # the metrics when an epoch begins, and draws random numbers until the
@@ -336,7 +338,7 @@ class TrainingSteps(keras.callbacks.Callback):
         before, self._unread = self._unread, (self.step, logs)
         step, means = (before[0], _numbers(before[1])) if before else (0, {})
         is_saved = self.timetable.saves(self.step)
-        if is_saved and not _is_lost(means):
+        if is_saved and _is_finite(means):
             step, means = self.step, _numbers(logs)
         self.meter.step(self.step)
         self.progress.update(self.step, {**means, **self.meter.reading()})
@@ -351,7 +353,7 @@ class TrainingSteps(keras.callbacks.Callback):
 
     def _check(self, step: int, means: LogRow) -> None:
         """Raises Diverged in every process if the loss of one is not finite."""
-        if self._ask(is_lost=_is_lost(means)):
+        if self._ask(failed=not _is_finite(means)):
             raise Diverged.at(step, f"the loss is {means['loss']}")
 
     def _save(self, logs: dict) -> None:
@@ -369,7 +371,7 @@ class TrainingSteps(keras.callbacks.Callback):
             self._ended_interval = dict(logs)
             self.finish_interval()
             model.reset_metrics()
-            restore_random(state)  # a run that goes on has not drawn either
+            restore_random(state)  # a resumed run starts from this state
         has_best = self.training.validate and self.log.rows
         best = self.training.kept(self.log.rows) if has_best else None
         step = best["step"] if best else None
@@ -440,9 +442,9 @@ def _numbers(logs: dict) -> LogRow:
     return {name: float(convert_to_numpy(logs[name])) for name in sorted(logs)}
 
 
-def _is_lost(means: LogRow) -> bool:
-    """Whether a loss is infinite or NaN; it stays so until they are reset."""
-    return not math.isfinite(means.get("loss", 0.0))
+def _is_finite(means: LogRow) -> bool:
+    """Whether the mean loss since the last reset is a finite number."""
+    return math.isfinite(means.get("loss", 0.0))
 
 
 def _newest(checkpoints: Checkpoints, devices: Devices) -> Checkpoint | None:
@@ -521,8 +523,13 @@ def averaged_weights(model: keras.Model):
             variable.assign(weight)
 
 
-def _rest(folder: Path, checkpoints: Checkpoints, kept: LogRow | None) -> str:
-    """What a run has left; its folder is removed if that is nothing."""
+def _remove_if_empty(
+    folder: Path, checkpoints: Checkpoints, kept: LogRow | None
+) -> str:
+    """Says what a run has left.
+
+    Removes its folder if it has neither a checkpoint nor a model.
+    """
     steps = checkpoints.steps()
     if not steps and (folder / MODEL_FILE).exists():
         return f"{folder} keeps its model, and no checkpoint to go on from."

@@ -162,6 +162,6 @@ def check_same_config(found: AlbertConfig, model: AlbertModel) -> None:
     ]
     if different:
         raise AlbertError(
-            f"it describes another model than the weights are of "
+            "it does not describe the architecture of the weights "
             f"({', '.join(different)})."
         )

@@ -128,7 +128,7 @@ class Lamb(OptimizerHooks):
     def exclude_from_weight_decay(
         self, var_list: Any = None, var_names: Any = None
     ) -> None:
-        """Raises AlbertError: of Keras's own decay, which is not used here."""
+        """Raises AlbertError: Keras's own weight decay is not used here."""
         raise AlbertError(
             "give patterns of paths when the optimizer is made: "
             f"{type(self).__name__}(exclude_from_weight_decay=[...]). "
@@ -383,9 +383,10 @@ def _in_one_pass(weights, m, v, gradient, learning_rate, **settings) -> bool:
 
 
 def _with_equal_singular_values(matrix):
-    """Moves all singular values of a matrix to between 0.7 and 1.2.
+    """Moves the singular values of a matrix to between 0.7 and 1.2.
 
-    A matrix of zeros stays as it is. The method is five Newton-Schulz
+    Those below about 0.0015 times its Frobenius norm stay smaller, and a
+    matrix of zeros stays as it is. The method is five Newton-Schulz
     iterations with the coefficients of Jordan et al. 2024
     (https://kellerjordan.github.io/posts/muon), which need only matrix
     products and are therefore faster than a singular value decomposition.

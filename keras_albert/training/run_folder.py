@@ -186,7 +186,7 @@ def check_made_of(
         return
     if checksums() != report[MADE_OF]:
         raise AlbertError(
-            f"{folder}: the run in this folder is finished, and was made of "
-            f"other data than {' and '.join(map(str, sources))} now have. "
+            f"{folder}: the run in this folder is finished, and the data in "
+            f"{' and '.join(map(str, sources))} have changed since then. "
             "Choose another output."
         )

@@ -409,7 +409,7 @@ ALONE = "trains in one process. .*coordinator='a:1'. Leave one of them out"
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (0, "error: of 3 processes did not come to {place} in 1 s: 1, 2."),
+        (0, "3 processes did not connect to {place} within 1 s: 1, 2."),
         (1, "process 0 does not answer at {place} in 1 s (["),
     ],
 )

@@ -327,7 +327,7 @@ TOKENIZERS = [
     row("str or UTF-8 bytes.*3", lambda h: h.tokenizer.encode(3)),
     row("`path` must be a path.*None", lambda h: ka.Tokenizer(None)),
     row(
-        "True, False.*lower_case='no'",
+        "True or False.*lower_case='no'",
         lambda h: ka.Tokenizer.from_bytes(h.tokenizer.model_bytes, "no"),
     ),
     row("bytes of a .model.*str", lambda h: ka.Tokenizer.from_bytes("x")),

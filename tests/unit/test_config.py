@@ -88,7 +88,7 @@ def test_variants():
         ({"sharing": ["all"]}, r"'all', 'attention', 'ffn'.*\['all'\]"),
         ({"project_equal_sizes": 1}, "True or False.*project_equal_sizes=1"),
         ({"relaxed_rank": -1}, "integer, 0 .off. or more.*relaxed_rank=-1"),
-        ({"relaxed_rank": 2, "sharing": "none"}, "relaxed_rank=0, or share a"),
+        ({"relaxed_rank": 2, "sharing": "none"}, "relaxed_rank=0, or another"),
     ],
 )
 def test_bad_field(tmp_path, changes, message):

@@ -219,7 +219,7 @@ AlbertBackbone.__module__ = "keras_hub.src.models.albert.albert_backbone"
         (
             lambda: ka.load(AlbertBackbone()),
             ka.AlbertError,
-            "AlbertBackbone of keras_hub. For that there is ka.from_keras_hub",
+            "AlbertBackbone of keras_hub. Use keras_albert.from_keras_hub",
         ),
         (lambda: ka.load(3), ka.AlbertError, "a path.*Received: int"),
         (lambda: ka.load("x", dtype="half"), ka.AlbertError, "dtype='half'"),

@@ -75,7 +75,7 @@ def test_blanks_of_other_widths():
         (b"\xff\xfe{", "UTF-16"),
         ({"article": " \n"}, "the article is empty"),
         ({"article": ["x"]}, "the article must be a text"),
-        ({"questions": "which?"}, "questions, options, answers must be lists"),
+        ({"questions": "which?"}, "answers must be lists. Received: str"),
         ({"questions": ["one?"]}, "as many of each: 1 questions, 2 options"),
     ],
 )

@@ -115,7 +115,7 @@ def test_somebody_is_missing(place):
     calls = [process(place, index, wait=2) for index in (0, 2)]
     first, third = at_once(*calls)
     assert isinstance(first, LostProcess) and isinstance(third, LostProcess)
-    assert "of 4 processes did not come to 127.0.0.1" in str(first)
+    assert "of the 4 processes did not connect to 127.0.0.1" in str(first)
     assert "in 2 s: 1, 3. Start all of them" in str(first)
     # Whose time is over first?
     assert str(third) == str(first) or (

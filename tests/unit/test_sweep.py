@@ -241,7 +241,7 @@ def test_nothing_is_held_out(folder, trained, monkeypatch):
     program = PROGRAM.replace('"best": "accuracy"', '"on_training_rows": {}')
     assert program != PROGRAM
     monkeypatch.setitem(globals(), "PROGRAM", program)
-    with pytest.raises(AlbertError, match=r"none can be held out\. Add"):
+    with pytest.raises(AlbertError, match=r"the run has none\. Add"):
         search(folder)
     assert not (folder / "out").exists()
 
@@ -252,7 +252,7 @@ def test_nothing_is_held_out_later(folder, trained, monkeypatch):
     program = PROGRAM.replace('(output / "report', later + '(output / "report')
     assert program != PROGRAM
     monkeypatch.setitem(globals(), "PROGRAM", program)
-    with pytest.raises(AlbertError, match=r"none can be held out\. Add"):
+    with pytest.raises(AlbertError, match=r"the run has none\. Add"):
         search(folder)
     first, _ = order(folder)
     assert (folder / "out" / first / "report.json").is_file()

@@ -58,8 +58,8 @@ class WindowOptions:
     """tokens of the context from one window to the next; by default 128
     (reference run_squad_v1.py), or a third of a window if that is less"""
     query_length: int | None = None
-    """most tokens of a question, the rest is cut off; by default 64 (the same),
-    or a third of a window if that is less"""
+    """most tokens of a question, the rest is cut off; by default 64 (reference
+    run_squad_v1.py), or a third of a window if that is less"""
 
     def of(self, sequence_length: int) -> WindowConfig:
         """The windows with this length; AlbertError if it is too short."""

@@ -39,7 +39,8 @@ def serve_questions(
     limit = math.inf  # as `limit_of` of `task` computes it
     if may_refuse and reading.threshold is not None:
         limit = reading.threshold
-    # Windows are at least as wide as the beam, or a window without a token.
+    # Windows have at least as many tokens as the beam, and at least three,
+    # [CLS] [SEP] [SEP]: those of an empty question and an empty context.
     narrowest = max(getattr(graph.use.model, "beam", 1), 3)
     aligner = GraphAligner(graph.use.tokenizer, graph.tokenizer)
     graph.kept.append(aligner)

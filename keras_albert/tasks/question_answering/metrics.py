@@ -123,7 +123,7 @@ def score_v2(
 def best_no_answer_threshold(
     answered: np.ndarray, refused: np.ndarray, no_answer: np.ndarray
 ) -> tuple[float, float]:
-    """The highest average that a threshold gives, in percent, and it.
+    """The best average score of any threshold, in percent, and the threshold.
 
     As in the official scorer of 2.0, which goes through the questions by their
     score and keeps the first best threshold. Unlike there, it is never between

@@ -232,7 +232,7 @@ class QuestionAnswering(LearnedTask):
         if names is None and all(each.answers for each in asked.questions):
             report = score_v1(asked.questions, texts)
             return _scores(report, texts.values(), asked)
-        against = against_of(predictions)
+        against = no_answer_scores(predictions)
         tuned = names is not None and asked.threshold is None
         if tuned:
             best = score_v2(asked.questions, texts, against)["best_f1_thresh"]
@@ -306,7 +306,7 @@ def predictions_of(
     return decode_logits(questions, windows, start, end, config)
 
 
-def against_of(predictions: Sequence[Prediction]) -> dict[str, float]:
+def no_answer_scores(predictions: Sequence[Prediction]) -> dict[str, float]:
     """The finite no-answer score of each question, by its id."""
     return {p.id: min(p.no_answer, NO_CANDIDATE) for p in predictions}
 
@@ -345,11 +345,12 @@ def _scores(
 
 
 def _above(threshold: float, against: np.ndarray) -> float:
-    """Moves a threshold halfway to the next higher score, or above all scores.
+    """Moves a threshold away from all scores.
 
-    A threshold that equals the score of a question could, after rounding, be
-    above or below it, and the answer to that question would depend on the
-    machine.
+    It goes halfway to the next higher score; above all scores if none is
+    higher; and below all of them if every question is refused. A threshold that
+    equals the score of a question could, after rounding, be above or below it,
+    and the answer to that question would depend on the machine.
     """
     higher = against[against > threshold]
     if len(higher) == len(against):  # every question is refused
@@ -384,7 +385,7 @@ def submitted(
         ]
         for each in predictions
     ]
-    against = against_of(predictions).values()
+    against = no_answer_scores(predictions).values()
     return tuple(
         dict(zip(ids, column, strict=True))
         for column in (texts, candidates, against)
