@@ -24,18 +24,24 @@ def handled(handler: Callable, *numbers: signal.Signals) -> Iterator[None]:
 def signals_as_ctrl_c() -> contextlib.AbstractContextManager[None]:
     """Context manager in which signals to end raise KeyboardInterrupt.
 
-    These are SIGTERM, and SIGHUP, which comes when a terminal is closed; not if
-    it is ignored, as by `nohup`.
+    `_to_end` lists them.
     """
-    numbers = [signal.SIGTERM]
+    return handled(signal.default_int_handler, *_to_end())
+
+
+def _to_end() -> list[signal.Signals]:
+    """SIGTERM, and SIGHUP, which comes when a terminal is closed.
+
+    SIGHUP is left out if it is ignored, as by `nohup`.
+    """
     hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
     if hang_up and signal.getsignal(hang_up) == signal.SIG_DFL:
-        numbers.append(hang_up)
-    return handled(signal.default_int_handler, *numbers)
+        return [signal.SIGTERM, hang_up]
+    return [signal.SIGTERM]
 
 
 class StopRequest:
-    """Remembers SIGTERM and SIGINT until the training step has ended.
+    """Remembers SIGTERM, SIGINT and SIGHUP until the training step has ended.
 
     A second signal interrupts at once. Outside the main thread, where Python
     allows no signal handlers, nothing changes.
@@ -47,7 +53,7 @@ class StopRequest:
 
     def __enter__(self):
         self._handlers.enter_context(
-            handled(self._receive, signal.SIGTERM, signal.SIGINT)
+            handled(self._receive, *_to_end(), signal.SIGINT)
         )
         return self
 
@@ -58,6 +64,7 @@ class StopRequest:
         if self.signal:
             raise KeyboardInterrupt
         self.signal = number
+        _silence_closed()
         # `print` may not be entered twice. The reader of a pipe, as in `2>&1 |
         # tee log`, may have got the same signal and be gone.
         with contextlib.suppress(OSError):
@@ -66,3 +73,16 @@ class StopRequest:
                 b"\nstopping after this step; press Ctrl-C again to stop at "
                 b"once\n",
             )
+
+
+def _silence_closed() -> None:
+    """Lets what is printed vanish if the terminal was closed.
+
+    Otherwise the next line of the progress would be an error, and end the run
+    without a checkpoint.
+    """
+    for output in (1, 2):
+        try:
+            os.write(output, b"")
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)

@@ -106,7 +106,8 @@ def read_tables(run: FinetuneRun) -> Tables:
     if run.calibrate and len(tables.held_out) < 2:
         raise AlbertError(
             "`calibrate` divides the held-out examples into two halves. "
-            "Received: one. Give more with --validation."
+            f"Received: one row of {tables.held_out.path}. Give more with "
+            "--validation."
         )
     return tables
 

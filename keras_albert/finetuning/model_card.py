@@ -4,6 +4,7 @@ Its sections follow Mitchell et al. 2019: details, training data, evaluation,
 use and limits. It states only what the run knows.
 """
 
+import math
 from pathlib import Path
 
 import keras
@@ -151,8 +152,16 @@ def hub_card(model: AlbertModel, to: str, target: str, text: str | None) -> str:
 
 def _size(model: AlbertModel) -> str:
     size = model.config
+    # Adapters are merged in the folder.
+    adapters = sum(
+        math.prod(factor.shape)
+        for leaf in model.leaves().values()
+        if leaf.lora_enabled
+        for factor in (leaf.lora_kernel_a, leaf.lora_kernel_b)
+    )
     return (
-        f"- {model.count_params():,} parameters: {size.num_hidden_layers} "
+        f"- {model.count_params() - adapters:,} parameters: "
+        f"{size.num_hidden_layers} "
         f"layers of width {size.hidden_size}, {size.num_hidden_groups} "
         f"group(s) of shared weights, {size.vocab_size:,} pieces of vocabulary"
     )

@@ -278,6 +278,9 @@ def _finetune_seeds(
             print(f"seed {seed}: {error}")
             diverged.append(seed)
             continue
+        except BaseException:  # a refusal, or Ctrl-C before a checkpoint
+            _remove_if_no_seed(run, devices)
+            raise
         for key, model, value in (  # may be those of an earlier command
             (STARTED_FROM, run.model, prepared.start),
             (TAUGHT_BY, run.teacher, prepared.teacher),
@@ -291,9 +294,8 @@ def _finetune_seeds(
     if not devices.is_first:
         return {}
     if not reports:
-        kept = any(run.output.glob(SEED_FOLDER.format("*")))
-        if not kept:
-            remove_folder(run.output)
+        _remove_if_no_seed(run, devices)
+        kept = run.output.exists()
         raise AlbertError(
             f"every one of the {run.seeds} runs diverged. Lower "
             "--learning-rate or raise --warmup-share"
@@ -303,6 +305,12 @@ def _finetune_seeds(
     report[MADE_OF] = prepared.tables.checksums
     write_report(run.output, report)
     return report
+
+
+def _remove_if_no_seed(run: FinetuneRun, devices: Devices) -> None:
+    """Removes the output of several seeds if there is a run of none."""
+    if devices.is_first and not any(run.output.glob(SEED_FOLDER.format("*"))):
+        remove_folder(run.output)
 
 
 def _finetune_once(

@@ -37,6 +37,10 @@ TASK_OPTIONS = {
     "calibrate": ONE_LABEL_TASKS,
     "exits": TEXT_TASKS,
     "teacher": TEXT_TASKS,
+    # Numbers of a teacher are compared as they are.
+    "temperature": tuple(
+        task for task in TEXT_TASKS if task not in ("regression", "STS-B")
+    ),
     "any_size": BENCHMARK_TASKS,
     "columns": OWN_TASKS,
     # Vectors and the answers of SQuAD 1.1 are computed without dropout.

@@ -129,14 +129,16 @@ class Training:
 def fit_into_folder(training: Training) -> LogRow:
     """Trains a model, or continues the run that its folder holds.
 
-    SIGTERM and SIGINT end the run after the current step, with a checkpoint. A
-    folder in which nothing could be kept is removed, so that the same command
-    can be given again. Returns the row of the log of the kept model.
+    SIGTERM, SIGINT and SIGHUP, which comes when a terminal is closed, end the
+    run after the current step, with a checkpoint. A folder in which nothing
+    could be kept is removed, so that the same command can be given again.
+    Returns the row of the log of the kept model.
 
     Raises:
         AlbertError: the loss is not finite, or a file cannot be used.
         Exception: an error of a library, unchanged.
-        KeyboardInterrupt, SystemExit: after SIGINT or SIGTERM, with a message.
+        KeyboardInterrupt, SystemExit: after SIGINT, or after one of the other
+            signals, with a message.
     """
     folder, devices = training.folder, training.devices
     timetable = training.timetable
@@ -189,9 +191,9 @@ def fit_into_folder(training: Training) -> LogRow:
                 f"stopped at step {steps.step:,} of {timetable.steps:,}; "
                 "the same command goes on from there"
             )
-            if stop.signal == signal.SIGTERM:
-                raise SystemExit(0)
-            raise KeyboardInterrupt
+            if stop.signal == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(0)
         return training.kept(log.rows)
 
 

@@ -10,7 +10,7 @@ from keras_albert.errors import AlbertError, check_positive_number
 
 MASKED_LM_LOSS_EPSILON = 1e-5  # reference run_pretraining.py, denominator
 # Avoids a division by 0 for a batch without weight, whose loss is 0. Added to
-# any other sum of weights it has no effect in float32.
+# any other number of rows it has no effect in float32.
 _NOT_ZERO = 1e-12
 
 
@@ -100,10 +100,13 @@ class DistilledCrossEntropy(WeightedCrossEntropy):
 
 
 class WeightedMean(keras.losses.Loss):
-    """sum(weight * loss) / sum(weight), over the rows of all replicas.
+    """sum(weight * loss) / (rows with a weight), of the rows of all replicas.
 
-    `loss` has the reduction "none": Keras's "mean_with_sample_weight" only sums
-    over the rows of one replica. The loss of a batch without weight is 0.
+    `loss` has the reduction "none": Keras's reductions only sum over the rows
+    of one replica. The loss of a batch without weight is 0.
+
+    The sum is not divided by the sum of the weights. A rare class has a large
+    weight, which would make the other rows of its batch count less.
     """
 
     def __init__(self, loss: keras.losses.Loss):
@@ -116,8 +119,8 @@ class WeightedMean(keras.losses.Loss):
         if sample_weight is None:
             sample_weight = ops.ones_like(losses)
         weight = ops.cast(sample_weight, losses.dtype)
-        normalizer = loss_normalizer(ops.sum(weight), _NOT_ZERO)
-        return ops.sum(weight * losses) / normalizer
+        count = ops.sum(ops.cast(weight > 0, losses.dtype))
+        return ops.sum(weight * losses) / loss_normalizer(count, _NOT_ZERO)
 
 
 class Distilled(keras.losses.Loss):

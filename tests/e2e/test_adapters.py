@@ -105,6 +105,8 @@ def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path):
     assert differences.keys() == {"pooler/kernel", "pooler/bias"}
     model = ka.load(output)
     assert not any("lora" in each.path for each in model.variables)
+    counted = f"- {model.count_params():,} parameters: "
+    assert counted in (output / "README.md").read_text()
     assert len(model.trainable_variables) == len(model.weights)
     assert {each.name for each in adapter.iterdir()} == {
         *("adapter_config.json", "adapter_model.safetensors", "task.json"),

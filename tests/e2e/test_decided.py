@@ -318,7 +318,7 @@ REFUSED = {
     "--tune-threshold --validation=none": "needs held-out examples. Give",
     "--calibrate --validation=auto": "too few rows .* any out .4.. Give",
     "--tune-threshold": "two labels with --task classification. .*: 3 labels",
-    "--calibrate --validation=one.jsonl": "Received: one in one.jsonl",
+    "--calibrate --validation=one.jsonl": "Received: one row of .*one.jsonl",
     "--long-texts=mean --task=pairs": "'mean' for task='pairs'. Leave --long",
     "--long-texts=mean --columns.pair=b": "'mean' for pairs of texts. Leave",
     "--long-texts=mean --exits=own": "`exits` is for texts of one window",

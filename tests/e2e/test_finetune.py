@@ -20,7 +20,7 @@ from commands import (
     write_rows,
 )
 from scipy.special import log_softmax
-from small import same_weights, signalled
+from small import numpy, same_weights, signalled
 
 import keras_albert as ka
 from keras_albert.modeling.classification import PROBLEMS
@@ -308,6 +308,46 @@ def test_class_weights_reach_the_loss(folder, tmp_path):
     odds = log_softmax(logits, axis=-1)[range(4), y]
     loss = model.test_on_batch(x, y, weight)
     assert loss == pytest.approx(-(expected @ odds) / 4, abs=1e-5)
+    # Alone in a batch, too, an example has the weight of its label.
+    for row in range(4):
+        one = {name: value[row : row + 1] for name, value in x.items()}
+        loss = model.test_on_batch(one, y[row : row + 1], weight[row : row + 1])
+        assert loss == pytest.approx(-expected[row] * odds[row], abs=1e-5)
+
+
+@pytest.mark.on_torch
+def test_the_optimizer_of_fine_tuning(folder, tmp_path):
+    """AdamW, as the reference's optimization.py sets it."""
+    options = "--steps=40", "--learning-rate=0.002", "--warmup-share=0.25"
+    options += ("--classifier-dropout=0.3",)
+    found = training(folder, "classification", tmp_path / "a", *options)
+    model = found.content.model
+    assert model.dropout.rate == 0.3
+    optimizer = model.optimizer
+    assert optimizer.layer_adaptation is False
+    assert optimizer.decay_rate == 0.01 and optimizer.global_clipnorm == 1
+    optimizer.build(model.trainable_variables)
+    rates = []
+    for step in (0, 5, 10, 25):
+        optimizer.iterations.assign(step)
+        rates.append(float(numpy(optimizer.learning_rate)))
+    # A quarter of the steps is the warm-up; then it falls in a line to 0.
+    expected = [0, 0.001, 0.0015, 0.00075]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.on_torch
+def test_refused_before_the_first_seed(folder, tmp_path, capsys):
+    """Nothing is left that would refuse the corrected command."""
+    rows = [{"text": "fox", "pair": "hen", "label": n / 9} for n in range(9)]
+    write_rows(tmp_path / "pairs.train.jsonl", rows)
+    (tmp_path / "pretrained").symlink_to(folder / "pretrained")
+    given = settings(tmp_path, "pairs", tmp_path / "out")
+    options = "--task=similarity", "--seeds=2", "--validation=none"
+    said = refused(
+        capsys, "finetune", *options, "--embedding.dimensions=999", **given
+    )
+    assert "999" in said and not (tmp_path / "out").exists()
 
 
 @pytest.mark.on_torch

@@ -8,8 +8,9 @@ from scipy import special
 from small import add_noise, numpy, op_by_op, pretraining_batch, with_dropout
 
 import keras_albert as ka
+from keras_albert.data.batches import Features
 from keras_albert.finetuning.config import FinetuneRun
-from keras_albert.finetuning.teacher import Teacher
+from keras_albert.finetuning.teacher import Teacher, with_teacher
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.teacher import masked_logits_of
@@ -29,17 +30,20 @@ def distilled(task, labels, teacher, student, share, temperature=2.0):
 
 
 def test_the_divergence_by_hand():
-    """Rows have the weights 1 and 3; the labels have no part in it."""
+    """Rows have the weights 1 and 3, and count as two.
+
+    The labels have no part in it.
+    """
     labels = np.array([[0], [2]])
     p, q = (special.softmax(x / 2, axis=-1) for x in (TEACHER, STUDENT))
     each = 4 * (p * np.log(p / q)).sum(-1)
     found = distilled("classification", labels, TEACHER, STUDENT, 1.0)
-    assert found == pytest.approx(each @ [0.25, 0.75], abs=1e-6)
+    assert found == pytest.approx(each @ [0.5, 1.5], rel=1e-6)
     # Half of the loss is that of the labels.
     of_labels = -special.log_softmax(STUDENT, axis=-1)[[0, 1], [0, 2]]
     found = distilled("classification", labels, TEACHER, STUDENT, 0.5)
     expected = (each + of_labels) / 2
-    assert found == pytest.approx(expected @ [0.25, 0.75], abs=1e-6)
+    assert found == pytest.approx(expected @ [0.5, 1.5], rel=1e-6)
     # Of a student with the teacher's logits nothing is left.
     same = distilled("classification", labels, TEACHER, TEACHER, 1.0)
     assert same == pytest.approx(0, abs=1e-6)
@@ -48,14 +52,14 @@ def test_the_divergence_by_hand():
 def test_several_labels_and_numbers_by_hand():
     p, q = (special.expit(x / 2) for x in (TEACHER, STUDENT))
     each = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
-    expected = 4 * each.mean(-1) @ [0.25, 0.75]
+    expected = 4 * each.mean(-1) @ [0.5, 1.5]
     labels = np.zeros((2, 3))
     found = distilled("multilabel", labels, TEACHER, STUDENT, 1.0)
     assert found == pytest.approx(expected, abs=1e-6)
     numbers = [each[:, :1] for each in (TEACHER, STUDENT)]
     found = distilled("regression", np.array([[1.0], [4.0]]), *numbers, 0.25)
     by_hand = 0.75 * np.array([0, 16]) + 0.25 * np.array([1, 0])
-    assert found == pytest.approx(by_hand @ [0.25, 0.75], abs=1e-6)
+    assert found == pytest.approx(by_hand @ [0.5, 1.5], abs=1e-6)
 
 
 def test_the_loss_of_certain_teachers_is_finite():
@@ -68,6 +72,16 @@ def test_the_loss_of_certain_teachers_is_finite():
     y = np.array([[1.0, 0.0, 500.0, -500.0]], "float32")
     found = float(numpy(loss(y, np.array([[-300.0, 300.0]], "float32")))[0])
     assert found == pytest.approx(300)
+
+
+def test_windows_have_the_logits_of_their_text():
+    """Three texts; the second one is read in two windows."""
+    target = np.array([5, 6, 6, 7])
+    examples = Features([None] * 4, target, source=np.array([1, 2, 1]))
+    logits = [np.array([n, n + 0.5]) for n in range(3)]
+    found = with_teacher(examples, logits).target
+    expected = [[5, 0, 0.5], [6, 1, 1.5], [6, 1, 1.5], [7, 2, 2.5]]
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +152,10 @@ def test_what_cannot_teach(folder, pretrained_folder, tmp_path, capsys):
     train, teacher = folder / "rows.jsonl", str(folder / "teacher")
     for options, words in (
         (["--temperature=3"], "`temperature` needs a teacher"),
+        (
+            ["--teacher", teacher, "--task=regression", "--temperature=3"],
+            "`temperature` is for classification",
+        ),
         (["--exits=own", "--depth=1"], "give another --depth"),
         (["--teacher="], "must name a model"),
         (["--teacher", teacher, "--teacher-share=1.5"], "at most 1"),

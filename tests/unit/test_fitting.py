@@ -5,6 +5,8 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -565,6 +567,39 @@ def test_the_reader_of_the_output_is_gone(monkeypatch):
         patch.setattr(os, "write", closed)
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal == signal.SIGINT
+
+
+IN_A_TERMINAL = """
+import os, signal, sys
+from keras_albert.signals import StopRequest
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored under nohup
+sys.stdin.readline()  # until the terminal is closed
+with StopRequest() as stop:
+    os.kill(os.getpid(), signal.SIGHUP)
+    print("the next line of the progress", flush=True)
+    print("and an error", file=sys.stderr, flush=True)
+    assert stop.signal == signal.SIGHUP
+    sys.exit(7)
+"""
+
+
+@pytest.mark.any_backend
+@pytest.mark.skipif(os.name != "posix", reason="needs a terminal of POSIX")
+def test_a_terminal_that_is_closed():
+    """The step ends, and what is printed is lost."""
+    ours, theirs = os.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL],
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    os.close(ours)
+    child.communicate(b"closed\n", timeout=100)
+    assert child.returncode == 7
 
 
 @pytest.mark.any_backend
