@@ -52,7 +52,7 @@ def data(tmp_path_factory, tiny_lines, tiny_vocab):
 def test_every_table_has_settings_at_every_scale(ablations, tmp_path):
     scales = ablations._toml("scales")
     tables = {path.stem for path in ABLATIONS.glob("*.toml")} - {"scales"}
-    assert len(tables) == 9
+    assert len(tables) == 10
     for name in tables:
         table = ablations._toml(name)
         names = [run["name"] for run in table["runs"]]
