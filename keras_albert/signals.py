@@ -1,6 +1,7 @@
 """Handles the signals by which a process is told to end."""
 
 import contextlib
+import errno
 import os
 import signal
 import threading
@@ -84,5 +85,7 @@ def _silence_closed() -> None:
     for output in (1, 2):
         try:
             os.write(output, b"")
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        except OSError as error:
+            if error.errno == errno.EIO:  # of a terminal that is gone
+                with open(os.devnull, "wb") as nothing:
+                    os.dup2(nothing.fileno(), output)

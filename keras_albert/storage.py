@@ -225,8 +225,10 @@ def check_free(path: str | Path) -> None:
 
 def check_replaceable(path: str | Path) -> None:
     """Raises AlbertError if a folder could not be renamed to this path."""
-    folder = Path(path).resolve()
-    if os.path.ismount(folder) or folder == Path.cwd():
+    folder, is_here = Path(path).resolve(), False
+    with contextlib.suppress(OSError):  # it does not exist, or "." is gone
+        is_here = os.path.samefile(folder, ".")
+    if os.path.ismount(folder) or is_here:
         raise AlbertError(
             f"{path}: the output must not be a mount point, nor the current "
             "folder: it is written beside its place, and renamed when it is "

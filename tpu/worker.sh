@@ -178,7 +178,7 @@ copy_folder() {
 
 # Makes the run's folder from OUTPUT.
 pull() {
-  local listing steps step newest
+  local listing steps step newest kept
   copy_folder "$DATA" "$work/data"
   [[ -z ${VALIDATION:-} ]] || copy_folder "$VALIDATION" "$work/validation"
   # OUTPUT then exists: a listing that fails is an error, not an empty folder.
@@ -188,17 +188,19 @@ pull() {
   # checkpoint of which there is no copy.
   newest=$(printf '%s\n' "$run"/checkpoints/*/manifest.json |
     steps_in /manifest.json | sed -n 1p)
-  if [[ -n $newest ]] &&
-    ! grep -qF "/checkpoints/$newest/manifest.json" <<<"$listing"; then
-    rm -rf "$run.before"
-    mv "$run" "$run.before"
+  steps=$(steps_in /manifest.json <<<"$listing")
+  # The names sort as the steps, since none has more digits than the last one
+  # of a run.
+  if [[ -n $newest && $newest > ${steps%%$'\n'*} ]]; then
+    kept=$run-$newest
+    rm -rf "$kept"
+    mv "$run" "$kept"
     echo "warning: $OUTPUT does not have $newest, which an earlier start has" \
-      "left here. It is kept in $run.before" >&2
+      "left here. It is kept in $kept" >&2
   fi
   rm -rf "$run"
   mkdir -p "$run"
   gcloud storage rsync --exclude='^(started|status)$' "$OUTPUT" "$run"
-  steps=$(steps_in /manifest.json <<<"$listing")
   for step in $steps; do
     copy_folder "$OUTPUT/checkpoints/$step" "$run/checkpoints/$step"
   done

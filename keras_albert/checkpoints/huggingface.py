@@ -463,8 +463,9 @@ def _canonical(
             raise AlbertError(
                 f"{source}: {copy} differs from {original}. In ALBERT the "
                 "decoder is the word embedding, and has one bias "
-                "(tie_word_embeddings). Others cannot be computed here; the "
-                "encoder can be read alone: backbone=True."
+                "(tie_word_embeddings). Others cannot be computed here. Read "
+                "the encoder alone: with backbone=True from a folder, or the "
+                "`albert` of a model in memory."
             )
     return result
 

@@ -39,6 +39,7 @@ from keras_albert.modeling.weight_checks import check_sizes
 from keras_albert.private_apis import sublayers
 from keras_albert.storage import check_room, read_json, written_whole
 from keras_albert.text.charsmap import normalizes_itself, normalizing_model
+from keras_albert.text.pieces import VOCAB_SETTINGS_FILE
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
 PRESET_CONFIG_FILE = "config.json"
@@ -398,9 +399,11 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
     path = folder / PRESET_VOCAB_FILE
     if not path.is_file():
         return None
-    tokenizer = Tokenizer(path)
-    if normalizes_itself(tokenizer.model_bytes):
-        tokenizer = Tokenizer(path, lower_case=False, keep_accents=True)
+    settings = {}
+    has_own = path.with_name(VOCAB_SETTINGS_FILE).is_file()
+    if not has_own and normalizes_itself(path.read_bytes()):
+        settings = {"lower_case": False, "keep_accents": True}
+    tokenizer = Tokenizer(path, **settings)
     original = path.with_name(VOCAB_FILE)
     if original.is_file():
         saved = Tokenizer(original)

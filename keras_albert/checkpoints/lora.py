@@ -257,8 +257,7 @@ def _checksum(config: AlbertConfig) -> str:
 
     It is the same in all formats of a checkpoint: "gelu_new" is another name.
     """
-    act = "gelu" if config.hidden_act == "gelu_new" else config.hidden_act
-    config = config.replace(hidden_act=act)
+    config = config.replace(hidden_act=config.activation)
     fields = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)

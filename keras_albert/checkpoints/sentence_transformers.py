@@ -173,14 +173,18 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
 def _check_no_prompt(path: Path) -> None:
     """Raises AlbertError if sentence-transformers puts words before texts."""
     content = read_json(path) if path.is_file() else {}
+    content = content if isinstance(content, dict) else {}
     name = content.get("default_prompt_name")
-    prompt = (content.get("prompts") or {}).get(name)
-    if name is not None and prompt != "":
-        raise AlbertError(
-            f"{path}: sentence-transformers puts the prompt {prompt!r:.60} "
-            "before every text, and here texts are read as they are. Remove "
-            "`default_prompt_name`, and put the prompt before your texts."
-        )
+    prompts = content.get("prompts")
+    prompts = prompts if isinstance(prompts, dict) else {}
+    if name is None or prompts.get(str(name)) == "":
+        return
+    raise AlbertError(
+        f"{path}: sentence-transformers puts the prompt {name!r:.60} "
+        f"({prompts.get(str(name), 'not among the prompts')!r:.60}) before "
+        "every text, and here texts are read as they are. Remove "
+        "`default_prompt_name`, and put the prompt before your texts."
+    )
 
 
 def _modules(folder: Path) -> dict[str, str]:

@@ -6,6 +6,8 @@ repeats those that fail. Paths may be all that Beam supports: local paths that
 all workers can read, gs://, s3:// or hdfs://.
 """
 
+import fnmatch
+import itertools
 import shutil
 import tempfile
 from pathlib import Path
@@ -92,7 +94,7 @@ def _find_files(patterns: tuple[str, ...]) -> list[InputFile]:
     """
     files = {}
     for pattern in map(str, patterns):
-        matches = _filesystems().match([pattern, *_with_no_folder(pattern)])
+        matches = _filesystems().match(_with_no_folder(pattern))
         matched = {
             found.path: InputFile(found.path, found.size_in_bytes, 0)
             for match in matches
@@ -107,23 +109,26 @@ def _find_files(patterns: tuple[str, ...]) -> list[InputFile]:
 
 
 def _with_no_folder(pattern: str) -> list[str]:
-    """The pattern with nothing in place of a "**/".
+    """The pattern, and all in which nothing stands in place of some "**/".
 
     For Beam "**" is any text, and the "/" behind it must be there; for
     `find_files` "**/" is any number of folders, or none.
     """
-    parts = pattern.split("**/")
+    first, *others = pattern.split("**/")
+    kept = itertools.product(("**/", ""), repeat=len(others))
     return [
-        "**/".join(parts[:i]) + "**/".join(parts[i:])
-        for i in range(1, len(parts))
+        first + "".join(a + b for a, b in zip(each, others, strict=True))
+        for each in kept
     ]
 
 
 def _is_hidden(path: str, pattern: str) -> bool:
-    """Whether a name begins with a dot that the pattern does not name."""
-    named = pattern.split("/")
+    """Whether a name begins with a dot, and so does none in the pattern."""
+    named = [each for each in pattern.split("/") if each.startswith(".")]
     return any(
-        part.startswith(".") and part not in named for part in path.split("/")
+        part.startswith(".")
+        and not any(fnmatch.fnmatchcase(part, each) for each in named)
+        for part in path.split("/")
     )
 
 

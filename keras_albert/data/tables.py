@@ -312,7 +312,9 @@ def read_number(value: object) -> float:
         is_other = isinstance(value, str | decimal.Decimal | int)
         is_flag = isinstance(value, bool)
         number = float(value) if is_other and not is_flag else value
-    except (ValueError, OverflowError):  # of an int of many digits
+    except OverflowError:  # Python may refuse to show such an int
+        number, value = None, "an integer of more than 300 digits"
+    except ValueError:
         number = None
     if not is_number(number) or abs(number) > LARGEST:
         remedy = ""

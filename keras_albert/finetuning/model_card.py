@@ -156,7 +156,7 @@ def _size(model: AlbertModel) -> str:
     adapters = sum(
         math.prod(factor.shape)
         for leaf in model.leaves().values()
-        if leaf.lora_enabled
+        if leaf.lora_enabled and isinstance(leaf, keras.layers.Dense)
         for factor in (leaf.lora_kernel_a, leaf.lora_kernel_b)
     )
     return (

@@ -1,5 +1,6 @@
 """The command `finetune`: trains a pretrained encoder on a table."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -279,7 +280,7 @@ def _finetune_seeds(
             diverged.append(seed)
             continue
         except BaseException:  # a refusal, or Ctrl-C before a checkpoint
-            _remove_if_no_seed(run, devices)
+            _has_seeds_or_remove(run, devices)
             raise
         for key, model, value in (  # may be those of an earlier command
             (STARTED_FROM, run.model, prepared.start),
@@ -294,8 +295,7 @@ def _finetune_seeds(
     if not devices.is_first:
         return {}
     if not reports:
-        _remove_if_no_seed(run, devices)
-        kept = run.output.exists()
+        kept = _has_seeds_or_remove(run, devices)
         raise AlbertError(
             f"every one of the {run.seeds} runs diverged. Lower "
             "--learning-rate or raise --warmup-share"
@@ -307,10 +307,13 @@ def _finetune_seeds(
     return report
 
 
-def _remove_if_no_seed(run: FinetuneRun, devices: Devices) -> None:
-    """Removes the output of several seeds if there is a run of none."""
-    if devices.is_first and not any(run.output.glob(SEED_FOLDER.format("*"))):
-        remove_folder(run.output)
+def _has_seeds_or_remove(run: FinetuneRun, devices: Devices) -> bool:
+    """Whether a seed has left a folder; without one, removes the output."""
+    found = any(run.output.glob(SEED_FOLDER.format("*")))
+    if devices.is_first and not found:
+        with contextlib.suppress(OSError):  # the error of the run matters more
+            remove_folder(run.output)
+    return found
 
 
 def _finetune_once(

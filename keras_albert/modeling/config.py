@@ -195,6 +195,11 @@ class AlbertConfig:
         )
 
     @property
+    def activation(self) -> str:
+        """`hidden_act`, but "gelu" for both names of the tanh form."""
+        return "gelu" if self.hidden_act == "gelu_new" else self.hidden_act
+
+    @property
     def shared_halves(self) -> tuple[str, ...]:
         """The halves that a group shares, of attention and feed_forward."""
         return SHARED_HALVES[self.sharing]

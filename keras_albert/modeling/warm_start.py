@@ -47,7 +47,7 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
 
     Raises:
         AlbertError: weights have other shapes (all are listed), the models
-            differ in `num_attention_heads` or `hidden_act`, or a model is
+            differ in heads of attention or in activation, or a model is
             quantized or has LoRA adapters. The model is unchanged.
 
     Source: Paper Table 11; reference modeling.py, `init_from_group0`.
@@ -93,13 +93,13 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
 
 def _check_same_computation(ours: AlbertConfig, theirs: AlbertConfig) -> None:
     """Raises AlbertError if equal weights would mean something else."""
-    names = {"gelu_new": "gelu"}  # two names of one function
-    for name in ("num_attention_heads", "hidden_act"):
+    for name in ("num_attention_heads", "activation"):
         own, other = getattr(ours, name), getattr(theirs, name)
-        if names.get(own, own) != names.get(other, other):
+        if own != other:
             raise AlbertError(
                 f"a model must have the {name} of its source, {other}. "
-                f"Received: {own}. Correct its config."
+                f"Received: {own}. Give it that of the source, or choose "
+                "another source."
             )
 
 

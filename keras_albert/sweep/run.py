@@ -210,9 +210,10 @@ def _study(optuna, run: SweepRun, plan: SearchPlan):
                 study.enqueue_trial(named)
     for trial in trials:  # those that were interrupted
         if trial.state == optuna.trial.TrialState.RUNNING:
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-            # `params` has only what `_search` has asked for until then.
+            # First: an interrupted command then loses none. `params` has only
+            # what `_search` has asked for until then.
             study.enqueue_trial(trial.system_attrs["fixed_params"])
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     return study
 
 

@@ -35,9 +35,13 @@ def normalizes_itself(model: bytes) -> bool:
 
     Its texts are not to be lower-cased, nor to lose accents, beforehand.
     """
+    from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
-    read = sentencepiece_model_pb2.ModelProto.FromString(model)
+    try:
+        read = sentencepiece_model_pb2.ModelProto.FromString(model)
+    except DecodeError:  # `Tokenizer` says what is wrong
+        return False
     return read.normalizer_spec.name == OWN_RULES
 
 

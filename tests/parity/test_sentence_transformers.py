@@ -106,7 +106,7 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
     refused(
         prompts.name,
         operator.methodcaller("update", default_prompt_name="query"),
-        "puts the prompt 'q: ' before",
+        r"puts the prompt 'query' \('q: '\) before",
     )
     ka.load(folder)  # a prompt that is not put before all texts
     for changes, words in (

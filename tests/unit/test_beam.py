@@ -86,7 +86,9 @@ def test_mistakes(corpus, tiny_vocab, tmp_path):
 
 @needs_beam
 @pytest.mark.proof
-@pytest.mark.parametrize("pattern", ["**/*.txt", "a/**/b/**/*.txt", "*.txt"])
+@pytest.mark.parametrize(
+    "pattern", ["**/*.txt", "a/**/b/**/*.txt", "*.txt", "a/.h*/*"]
+)
 def test_patterns_find_the_files_that_they_find_without_beam(tmp_path, pattern):
     names = ["1.txt", ".2.txt", "a/3.txt", "a/.h/4.txt", "a/b/5.txt"]
     for name in (*names, "a/x/b/y/z/6.txt", "a/b/c/7.md"):

@@ -388,6 +388,7 @@ def test_a_search_that_is_killed_before_a_run(folder, trained, monkeypatch):
             lambda *args: next(calls, killed)(*args),
         ),
         (optuna.trial.Trial, "suggest_categorical", killed),
+        (optuna.study.Study, "tell", killed),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, replacement)

@@ -624,10 +624,15 @@ def test_worker_keeps_what_could_not_be_uploaded(host):
     assert (local / "run/checkpoints/step-00000030/manifest.json").exists()
     found = run(host, "worker", "train")
     assert "does not have step-00000030" in found.stderr
-    kept = local / "run.before/checkpoints/step-00000030/manifest.json"
-    kept.unlink()
+    kept = local / "run-step-00000030/checkpoints/step-00000030"
+    assert (kept / "manifest.json").exists()
     assert "warning" not in run(host, "worker", "train").stderr
-    assert not kept.exists()
+    # The bucket is ahead: what is here is of no use.
+    (local / "run/checkpoints/step-00000030").rename(
+        local / "run/checkpoints/step-00000025"
+    )
+    assert "warning" not in run(host, "worker", "train").stderr
+    assert not (local / "run-step-00000025").exists()
 
 
 # What is made before the training, the training, and what is made after it.

@@ -179,9 +179,9 @@ def shallow(change=lambda backbone: None, **settings):
         ),
         (
             lambda: shallow(num_attention_heads=1),
-            r"num_attention_heads of its source, 1\. Received: 13\. Correct",
+            r"num_attention_heads of its source, 1\. Received: 13\. Give",
         ),
-        (lambda: shallow(hidden_act="relu"), "hidden_act of its source, relu"),
+        (lambda: shallow(hidden_act="relu"), "activation of its source, relu"),
         (lambda: None, "Received: NoneType"),
     ],
 )
