@@ -121,7 +121,7 @@ def test_tokenizers_of_transformers(tmp_path, make, tiny_vocab):
     """They are taken where their SentencePiece model is at hand."""
     ours = make()
     theirs, tokenizer = ka.to_transformers(ours)
-    with pytest.raises(ka.AlbertError, match=r"without it.*ka\.Tokenizer"):
+    with pytest.raises(ka.AlbertError, match=r"without it.*albert\.Tokenizer"):
         ka.from_transformers(theirs, tokenizer)
     ours.tokenizer = ka.Tokenizer(tiny_vocab / "spiece.model", False, True)
     ka.save_huggingface(ours, tmp_path / "there")
@@ -171,7 +171,7 @@ def test_what_is_not_of_transformers(make):
         ka.from_transformers(theirs)
     with pytest.raises(ka.AlbertError, match="a model of this package"):
         ka.to_transformers(theirs)
-    with pytest.raises(ka.AlbertError, match=r"there is ka\.from_transform"):
+    with pytest.raises(ka.AlbertError, match=r"\.from_transform.* instead"):
         ka.load(theirs)
 
 
@@ -277,9 +277,9 @@ def test_what_is_not_of_keras_hub(make):
         with pytest.raises(ka.AlbertError, match="expected a model of KerasHu"):
             ka.from_keras_hub(model)
     encoder = ka.to_keras_hub(make())
-    with pytest.raises(ka.AlbertError, match=r"there is ka\.from_keras_hub"):
+    with pytest.raises(ka.AlbertError, match=r"\.from_keras_hub.* instead"):
         ka.load(encoder)
-    with pytest.raises(ka.AlbertError, match="there is the model itself"):
+    with pytest.raises(ka.AlbertError, match="Use the model itself instead"):
         ka.load(make())
     task = hub.AlbertTextClassifier(
         encoder, num_classes=3, activation="softmax"
