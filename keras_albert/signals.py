@@ -23,14 +23,11 @@ def handled(handler: Callable, *numbers: signal.Signals) -> Iterator[None]:
 
 
 def signals_as_ctrl_c() -> contextlib.AbstractContextManager[None]:
-    """Context manager in which signals to end raise KeyboardInterrupt.
-
-    `_to_end` lists them.
-    """
-    return handled(signal.default_int_handler, *_to_end())
+    """Context manager in which `_ending_signals` raise KeyboardInterrupt."""
+    return handled(signal.default_int_handler, *_ending_signals())
 
 
-def _to_end() -> list[signal.Signals]:
+def _ending_signals() -> list[signal.Signals]:
     """SIGTERM, and SIGHUP, which comes when a terminal is closed.
 
     SIGHUP is left out if it is ignored, as by `nohup`.
@@ -54,7 +51,7 @@ class StopRequest:
 
     def __enter__(self):
         self._handlers.enter_context(
-            handled(self._receive, *_to_end(), signal.SIGINT)
+            handled(self._receive, *_ending_signals(), signal.SIGINT)
         )
         return self
 

@@ -189,8 +189,7 @@ pull() {
   newest=$(printf '%s\n' "$run"/checkpoints/*/manifest.json |
     steps_in /manifest.json | sed -n 1p)
   steps=$(steps_in /manifest.json <<<"$listing")
-  # The names sort as the steps, since none has more digits than the last one
-  # of a run.
+  # The names sort as their steps do: all have 8 digits, up to step 99,999,999.
   if [[ -n $newest && $newest > ${steps%%$'\n'*} ]]; then
     kept=$run-$newest
     rm -rf "$kept"

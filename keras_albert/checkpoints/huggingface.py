@@ -453,13 +453,12 @@ def _canonical(
         value = result.pop(copy, None)
         if value is None:
             continue
-        # Early versions of transformers had two biases, added both, and set
-        # one to ALBERT's and the other to zeros.
-        if original == _BIAS and not result.get(original, value).any():
-            result[original] = value
-        is_zero = original == _BIAS and not value.any()
-        equal = np.array_equal(result.setdefault(original, value), value)
-        if not (equal or is_zero or backbone):
+        kept = result.setdefault(original, value)
+        if original == _BIAS and not (kept.any() and value.any()):
+            # Early versions of transformers had two biases, of which one was
+            # ALBERT's and the other zeros, and added both.
+            result[original] = kept + value
+        elif not (backbone or np.array_equal(kept, value)):
             raise AlbertError(
                 f"{source}: {copy} differs from {original}. In ALBERT the "
                 "decoder is the word embedding, and has one bias "

@@ -392,14 +392,15 @@ def _content(path: Path) -> dict:
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
-    if path.with_name("adapter_model.bin").is_file() and not path.is_file():
-        raise AlbertError(
-            "no such file, but an adapter_model.bin. Write it in this format "
-            "with peft: PeftModel.from_pretrained(base, folder)."
-            "save_pretrained(new_folder)."
-        )
     if not path.is_file():
-        raise AlbertError("no such file. Use another copy of the folder.")
+        remedy = "Use another copy of the folder."
+        if path.with_name("adapter_model.bin").is_file():
+            remedy = (
+                "peft makes it of the adapter_model.bin that is there: "
+                "PeftModel.from_pretrained(base, folder)."
+                "save_pretrained(new_folder)."
+            )
+        raise AlbertError(f"no such file. {remedy}")
     tensors = read_safetensors(path)
     foreign = [name for name in tensors if not name.startswith(_PREFIX)]
     if foreign:

@@ -94,7 +94,7 @@ def _find_files(patterns: tuple[str, ...]) -> list[InputFile]:
     """
     files = {}
     for pattern in map(str, patterns):
-        matches = _filesystems().match(_with_no_folder(pattern))
+        matches = _filesystems().match(_beam_patterns(pattern))
         matched = {
             found.path: InputFile(found.path, found.size_in_bytes, 0)
             for match in matches
@@ -108,11 +108,12 @@ def _find_files(patterns: tuple[str, ...]) -> list[InputFile]:
     return list(files.values())
 
 
-def _with_no_folder(pattern: str) -> list[str]:
-    """The pattern, and all in which nothing stands in place of some "**/".
+def _beam_patterns(pattern: str) -> list[str]:
+    """The patterns by which Beam finds what `find_files` finds by this one.
 
-    For Beam "**" is any text, and the "/" behind it must be there; for
-    `find_files` "**/" is any number of folders, or none.
+    For `find_files`, "**/" is any number of folders, or none. For Beam, "**" is
+    any text, and the "/" behind it must be there. Each "**/" is therefore kept
+    in one half of the patterns, and left out in the other half.
     """
     first, *others = pattern.split("**/")
     kept = itertools.product(("**/", ""), repeat=len(others))
@@ -123,7 +124,10 @@ def _with_no_folder(pattern: str) -> list[str]:
 
 
 def _is_hidden(path: str, pattern: str) -> bool:
-    """Whether a name begins with a dot, and so does none in the pattern."""
+    """Whether a name in the path begins with a dot that no pattern asks for.
+
+    `find_files` leaves such files out, and Beam does not.
+    """
     named = [each for each in pattern.split("/") if each.startswith(".")]
     return any(
         part.startswith(".")

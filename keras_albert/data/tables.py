@@ -309,9 +309,9 @@ def read_label(value: object) -> str:
 def read_number(value: object) -> float:
     """Reads a finite number."""
     try:
-        is_other = isinstance(value, str | decimal.Decimal | int)
         is_flag = isinstance(value, bool)
-        number = float(value) if is_other and not is_flag else value
+        converted = isinstance(value, str | decimal.Decimal | int)
+        number = float(value) if converted and not is_flag else value
     except OverflowError:  # Python may refuse to show such an int
         number, value = None, "an integer of more than 300 digits"
     except ValueError:

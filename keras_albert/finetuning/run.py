@@ -280,7 +280,7 @@ def _finetune_seeds(
             diverged.append(seed)
             continue
         except BaseException:  # a refusal, or Ctrl-C before a checkpoint
-            _has_seeds_or_remove(run, devices)
+            _keep_or_remove(run, devices)
             raise
         for key, model, value in (  # may be those of an earlier command
             (STARTED_FROM, run.model, prepared.start),
@@ -295,7 +295,7 @@ def _finetune_seeds(
     if not devices.is_first:
         return {}
     if not reports:
-        kept = _has_seeds_or_remove(run, devices)
+        kept = _keep_or_remove(run, devices)
         raise AlbertError(
             f"every one of the {run.seeds} runs diverged. Lower "
             "--learning-rate or raise --warmup-share"
@@ -307,8 +307,11 @@ def _finetune_seeds(
     return report
 
 
-def _has_seeds_or_remove(run: FinetuneRun, devices: Devices) -> bool:
-    """Whether a seed has left a folder; without one, removes the output."""
+def _keep_or_remove(run: FinetuneRun, devices: Devices) -> bool:
+    """Removes the output if no seed has left a folder.
+
+    Returns whether one has.
+    """
     found = any(run.output.glob(SEED_FOLDER.format("*")))
     if devices.is_first and not found:
         with contextlib.suppress(OSError):  # the error of the run matters more

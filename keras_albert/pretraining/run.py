@@ -404,9 +404,9 @@ def memory_advice(
 ) -> str | None:
     """What to do if the activations of a step may not fit; None if they do."""
     part = run.batch_size // run.accumulate, run.examples.sequence_length
-    # An estimate for float32, used for mixed precision, too: on a GPU,
-    # ALBERT-base in bfloat16 with 32 x 512
-    # tokens kept 13 GB on JAX, and less than half of that on PyTorch.
+    # The estimate is for float32, and serves for mixed precision, too: on a
+    # GPU, ALBERT-base in bfloat16 with 32 x 512 tokens kept 13 GB on JAX, and
+    # less than half of that on PyTorch.
     gigabytes = activation_bytes(config, *part) / replicas / 1e9
     if run.remat or gigabytes < MANY_GIGABYTES:
         return None

@@ -279,6 +279,18 @@ def changed_copy(adapter, tmp_path, **changes):
     return copy
 
 
+@pytest.mark.on_torch
+def test_an_adapter_that_is_pickled(adapter, tmp_path):
+    """No other copy has what is missing; peft can make it."""
+    copy = changed_copy(adapter, tmp_path)
+    (copy / "adapter_model.safetensors").unlink()
+    with pytest.raises(ka.AlbertError, match="Use another copy"):
+        ka.load(copy)
+    (copy / "adapter_model.bin").touch()
+    with pytest.raises(ka.AlbertError, match="peft makes it of the adapter_mo"):
+        ka.load(copy)
+
+
 BASE = "base_model_name_or_path"
 OWN = {"base_config": "0", "head": "AlbertForMultipleChoice", "arguments": {}}
 HUGE = {

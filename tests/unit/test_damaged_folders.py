@@ -248,6 +248,7 @@ HUGE = 10**9
     [
         {"num_hidden_layers": HUGE},
         {"vocab_size": HUGE},
+        {"vocab_size": HUGE, "trainable": True},  # as if it were a layer
         {"hidden_size": 13 * 10**6},
         {"max_position_embeddings": HUGE},
         {"relaxed_rank": HUGE},
@@ -260,7 +261,7 @@ def test_huge_sizes_of_an_encoder(copy, sizes):
     check_forged(
         copy / "model.keras",
         lambda config: config["backbone"]["config"]["config"].update(sizes),
-        r"model\.keras: .*(sizes|layers)",
+        r"model\.keras: .*(sizes|layers|fields of an ALBERT config)",
     )
 
 
