@@ -24,6 +24,7 @@ from typing import Annotated, NamedTuple
 import tyro
 
 from keras_albert import __version__
+from keras_albert.allocator import keep_freed_memory
 from keras_albert.aot.config import CompileRun
 from keras_albert.corpus.config import PrepareRun, VocabRun
 from keras_albert.distribution.config import LOST_PROCESS_STATUS
@@ -193,9 +194,6 @@ def _overview(width: int) -> str:
 
 def _load_backend() -> None:
     """Imports Keras and TensorFlow without TensorFlow's start-up chatter."""
-    # Imported late: `--help` needs no NumPy.
-    from keras_albert.data.input_pipeline import keep_freed_memory
-
     keep_freed_memory()  # before threads begin, which get arenas of their own
     name = os.environ.get("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -1,23 +1,13 @@
 """Makes tf.data datasets of NumPy batches."""
 
 import contextlib
-import ctypes
-import os
-import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import numpy as np
 
+from keras_albert.allocator import keep_freed_memory_again
 from keras_albert.errors import AlbertError, check_positive, optional_import
-
-# Parameters of glibc's mallopt, see <malloc.h>.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_UNLIMITED = 2**31 - 1  # bytes
-_HIGHEST_BEFORE = 32 * 2**20  # bytes, in older releases of glibc
-
-# Whether a command has asked for it: a dataset alone changes no allocator.
-_keeps_memory = False
 
 
 def batch_dataset(
@@ -31,8 +21,7 @@ def batch_dataset(
     tf = import_tensorflow()
 
     def generated():
-        if _keeps_memory:
-            keep_freed_memory()
+        keep_freed_memory_again()  # TensorFlow has changed its limits
         yield from batches()
 
     dataset = tf.data.Dataset.from_generator(
@@ -42,34 +31,6 @@ def batch_dataset(
     return dataset.apply(
         tf.data.experimental.assert_cardinality(cardinality)
     ).prefetch(2)
-
-
-def keep_freed_memory() -> None:
-    """Lets the process keep memory that it frees, on Linux with glibc.
-
-    Each training step on a CPU allocates what the step before freed. By default
-    glibc returns large blocks to the system, which has to clear their pages
-    before it gives them out again: up to half of the time of a step. XLA
-    allocates in threads, whose blocks above 64 MB are returned always, unless
-    all threads share the main arena.
-
-    TensorFlow changes the same limits when a process first iterates over a
-    dataset of a Python generator. After the first call of this function, every
-    dataset of `batch_dataset` therefore calls it again. Limits that the user
-    has set in the environment, such as MALLOC_ARENA_MAX, are left alone.
-    """
-    global _keeps_memory
-    _keeps_memory = True
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    is_glibc = hasattr(libc, "gnu_get_libc_version")
-    if not is_glibc or any(name.startswith("MALLOC_") for name in os.environ):
-        return
-    libc.mallopt(_M_ARENA_MAX, 1)
-    libc.mallopt(_M_TRIM_THRESHOLD, _UNLIMITED)
-    # Older releases of glibc refuse more than 32 MB and return 0. Any call of
-    # mallopt ends their own adaptation, so that they need the highest.
-    if not libc.mallopt(_M_MMAP_THRESHOLD, _UNLIMITED):
-        libc.mallopt(_M_MMAP_THRESHOLD, _HIGHEST_BEFORE)
 
 
 def without_tuning(dataset):

@@ -85,11 +85,10 @@ def make_data(folder: Path) -> None:
 
 def run(folder: Path, output: Path, mode: str, steps: int) -> dict:
     """Tokens a second, and the highest resident memory in bytes."""
-    from keras_albert.cli import main
-    from keras_albert.data import input_pipeline
+    from keras_albert import cli
 
     if mode == "returned":
-        input_pipeline.keep_freed_memory = lambda: None
+        cli.keep_freed_memory = lambda: None
     settings = {
         "data": folder / "shards",
         "config": folder / "config.json",
@@ -101,7 +100,7 @@ def run(folder: Path, output: Path, mode: str, steps: int) -> dict:
         "examples.sequence-length": 64,
     }
     with contextlib.redirect_stdout(io.StringIO()):
-        main(["pretrain", *(f"--{k}={v}" for k, v in settings.items())])
+        cli.main(["pretrain", *(f"--{k}={v}" for k, v in settings.items())])
     report = json.loads((output / "report.json").read_text())
     return {
         "tokens_per_second": report["tokens_per_second"],

@@ -24,7 +24,8 @@ import os, resource, sys, threading
 import numpy as np
 if sys.argv[1] != "of user":
     import tensorflow as tf
-from keras_albert.data.input_pipeline import batch_dataset, keep_freed_memory
+from keras_albert.allocator import keep_freed_memory
+from keras_albert.data.input_pipeline import batch_dataset
 
 mode, *others = sys.argv[1:]
 for other in others:
