@@ -224,6 +224,10 @@ def report(
         shown = (x if isinstance(x, str) else f"{x:.3f}" for x in numbers)
         here, baseline = (f"{x:>10}" for x in shown)
         print(f"{name:30}{here}{baseline}  {meaning:33} {count}".rstrip())
+    print(
+        "(The best of the passes over the training passages is chosen by the\n"
+        "held-out ones: both scores of chapters are a little too high.)"
+    )
     print(f"\n{verdict(finetuned, scratch)}")
 
 
@@ -237,7 +241,7 @@ def verdict(finetuned: dict, scratch: dict) -> str:
     else:
         meaning = (
             "so little pretraining does not show\nin this task; "
-            "examples/novels has two hours of it."
+            "examples/novels has an hour and a half of it."
         )
     return (
         f"Pretraining changes the chapters by {difference:+.3f} (standard "
@@ -282,4 +286,6 @@ def albert(command: str, options: dict, *flags: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]))

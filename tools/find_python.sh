@@ -36,23 +36,25 @@ fail() {
   exit 1
 }
 
-# Ends unless the libraries have wheels for the system of the interpreter.
+# Sets `unfit` to a sentence if the libraries have no wheels for the system of
+# the interpreter, else to nothing.
 check_system() {  # system, processor, C library
+  unfit=
   case "$1 $2" in
     "Linux x86_64" | "Linux aarch64" | "Linux arm64")
-      [ "$3" = glibc ] || fail "TensorFlow's wheels for Linux need glibc, \
+      [ "$3" = glibc ] || unfit="TensorFlow's wheels for Linux need glibc, \
 which this system lacks: use a distribution or container image with glibc, \
 such as Debian (python:3.$LAST-slim)." ;;
     "Darwin arm64") ;;
-    "Darwin "*) fail "TensorFlow, JAX and PyTorch no longer have wheels for \
+    "Darwin "*) unfit="TensorFlow, JAX and PyTorch no longer have wheels for \
 Python on Intel Macs ($2): use Linux, or on Apple silicon an arm64 build of \
 $NEEDS." ;;
-    Windows* | MINGW* | MSYS* | CYGWIN*) fail "make needs Linux or macOS, as \
+    Windows* | MINGW* | MSYS* | CYGWIN*) unfit="make needs Linux or macOS, as \
 tensorflow-text has no wheels for Windows: use WSL 2, or without make run \
 pip install '.[tensorflow]', where all but SavedModels that take text and \
 tokenizing inside a TensorFlow graph (GraphTokenizer, Preprocessor) is \
 expected to work." ;;
-    *) fail "TensorFlow has no wheels for $1 on $2: use Linux on x86_64 or \
+    *) unfit="TensorFlow has no wheels for $1 on $2: use Linux on x86_64 or \
 aarch64, or macOS on Apple silicon." ;;
   esac
 }
@@ -62,7 +64,8 @@ if [ $# = 0 ]; then
   named=no
   set -- python3 "python3.$LAST" python3.12 "python3.$FIRST" python
 fi
-found=
+found=""
+system=""
 for python in "$@"; do
   # An interpreter of a version manager may be there and yet not run.
   if ! line=$("$python" -c "$PROBE" 2>/dev/null); then
@@ -74,6 +77,10 @@ for python in "$@"; do
   version=$1 minor=${1#3.}
   minor=${minor%%.*}
   check_system "$2" "$3" "$4"
+  if [ -n "$unfit" ]; then
+    system=${system:-$unfit}
+    continue
+  fi
   case "$version" in
     3.*) ;;
     *) minor=0 ;;
@@ -88,6 +95,7 @@ for python in "$@"; do
     exit 0
   fi
 done
+[ -z "$system" ] || fail "$system"
 fail "keras_albert needs $NEEDS, but found only ${found:-no Python}: install \
 one of them (for example python3.$LAST from your system's packages or from \
 python.org) and name it, as in make PYTHON=python3.$LAST demo."

@@ -70,8 +70,8 @@ delete() {
   say "the slice is $state: deleting it"
   if ! "$here/delete.sh" "$settings"; then
     back_off "deleting $name failed"
-  elif [[ $has_started == yes ]]; then
-    back_off "the slice was lost"
+  else
+    back_off "the slice was $state"
   fi
 }
 

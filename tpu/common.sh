@@ -80,6 +80,12 @@ check_train() {
         die "$settings: 'train' must not hold ${train[i]%%=*}. Use the" \
           "setting '$(tr -d - <<<"${train[i]%%=*}")', a gs:// folder."
         ;;
+      --config | --file | --teacher | --warm-start)
+        check_file "${train[i]}" "${train[i + 1]:-}"
+        ;;
+      --config=* | --file=* | --teacher=* | --warm-start=*)
+        check_file "${train[i]%%=*}" "${train[i]#*=}"
+        ;;
     esac
   done
   case $route:$distribution in
@@ -93,6 +99,19 @@ check_train() {
       "tf. Received: --distribution '$distribution' (auto when left out)." \
       "Add it, as in tpu/example-tf.env." ;;
   esac
+}
+
+# check_file OPTION PATH: whether the hosts will have the file. They have what
+# run.sh installs, the last commit, and what the Hugging Face Hub or Kaggle has.
+check_file() {
+  local inside=${2#keras_albert/}
+  [[ $2 != *://* && $2 != /* ]] || return 0
+  if [[ $inside == "$2" ]] || ! git -C "$(dirname "${BASH_SOURCE[0]}")/.." \
+    cat-file -e "HEAD:$inside" 2>/dev/null; then
+    die "$settings: the hosts have no file '$2', which $1 in 'train' names." \
+      "Commit it to this checkout, whose files they have in keras_albert/:" \
+      "$1 keras_albert/$inside."
+  fi
 }
 
 # Runs a command; with --dry-run prints it instead.

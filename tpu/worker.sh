@@ -2,7 +2,7 @@
 # What runs on each host of a slice: TPU VM, or pod of gke-jobset.yaml.
 #
 # usage: worker.sh install jax|tf   makes ~/keras_albert_venv (on a TPU VM)
-#        worker.sh start OPTION...  trains, detached; ~/keras_albert.log
+#        worker.sh start OPTION...  trains, detached; adds to ~/keras_albert.log
 #        worker.sh train OPTION...  trains; its last word is OUTPUT/status
 #        worker.sh --help | --dry-run train OPTION...
 #
@@ -34,7 +34,9 @@ main() {
   case ${1:-} in
     install) install_route "${@:2}" ;;
     start)
-      setsid nohup bash "$0" train "${@:2}" >~/keras_albert.log 2>&1 \
+      # What ended an earlier start stays in the log.
+      echo "== $(date -u +%FT%TZ) start" >>~/keras_albert.log
+      setsid nohup bash "$0" train "${@:2}" >>~/keras_albert.log 2>&1 \
         </dev/null &
       ;;
     train)

@@ -3,7 +3,8 @@
     python examples/ablations/run.py table5 --scale small
 
 A table is a TOML file beside this one: its runs, what the paper says, and the
-claims to compare. scales.toml says what a run is at each scale. Every run
+claims to compare, perhaps with a note for the reader of the results.
+scales.toml says what a run is at each scale. Every run
 pretrains one model, measures it on held-out text (masked LM, sentence order and
 next sentence), and fine-tunes it if a task is given. Finished runs are not
 repeated, not even for another table (if its output folder is beside this one),
@@ -19,6 +20,7 @@ python_corpus.py), and the task is to tell from which chapter a passage is. With
 import argparse
 import concurrent.futures
 import copy
+import importlib.util
 import json
 import math
 import os
@@ -85,6 +87,8 @@ def main() -> None:
             os.sched_setaffinity(0, map(int, arguments.cores.split(",")))
         make_run(output / "runs" / arguments.one)
         return
+    if importlib.util.find_spec("matplotlib") is None:
+        parser.error("the plot needs matplotlib: pip install matplotlib")
     table, scale = _toml(arguments.table), _scale_of(arguments)
     every = [run["name"] for run in table["runs"]]
     chosen = arguments.only or every
@@ -267,6 +271,7 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
     jobs, environment = arguments.jobs, dict(os.environ)
     if jobs > 1:  # or the first process takes most of a GPU's memory
         environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     every = (
         sorted(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
@@ -551,6 +556,8 @@ def write_results(table, arguments, results: list[dict], output: Path) -> None:
     seeds = " or ".join(map(str, sorted({len(runs) for runs in rows.values()})))
     lines += ["", f"Seeds of each mean: {seeds}. Behind +- is half of the 95 %"]
     lines += ["interval.", ""]
+    if "note" in table:
+        lines += [table["note"], ""]
     for claim in verdicts:
         lines.append(f"- {claim['says']}: **{claim['verdict']}** here.")
         if claim["difference"] is not None:

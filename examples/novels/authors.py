@@ -47,4 +47,6 @@ def passages(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     main(*map(Path, sys.argv[1:]))

@@ -36,6 +36,7 @@ HELD_OUT_PERCENT = 20  # of the docstrings
 MOST_WORDS = 100  # of the rest of a docstring
 ROUTES = 12  # modules with the most docstrings
 FOUND = 10  # results of a search
+TF_IDF = "tf-idf"  # in place of a model
 
 
 def docstrings() -> list[tuple[str, str, str]]:
@@ -201,7 +202,7 @@ def route(encode, folder: Path) -> None:
 
 def encoder(model: str):
     """A function from texts to vectors of length 1; "tf-idf" is no model."""
-    if model == "tf-idf":
+    if model == TF_IDF:
         return tf_idf
     import keras_albert as ka
 
@@ -226,7 +227,7 @@ def main() -> None:
     data.add_argument("folder", type=Path)
     for name in ("ask", "index", "route"):
         command = commands.add_parser(name)
-        command.add_argument("model", help='or "tf-idf", for `route`')
+        command.add_argument("model", help=f'or "{TF_IDF}", for `route`')
         command.add_argument("folder", type=Path)
         if name == "ask":
             command.add_argument("question")
@@ -239,6 +240,8 @@ def main() -> None:
         write_data(folder)
         return
     model = given.pop("model")
+    if model == TF_IDF and name != "route":
+        parser.error(f"{TF_IDF} is for `route`; `{name}` needs a model")
     if given.get("vectors"):
         from keras_albert import read_vectors
 

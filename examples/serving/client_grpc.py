@@ -147,17 +147,21 @@ def tensor(name: str, column: list) -> tensor_pb2.TensorProto:
     proto = tensor_pb2.TensorProto()
     for size in shape:
         proto.tensor_shape.dim.add(size=size)
-    if all(isinstance(value, str) for value in column):
-        proto.dtype = types_pb2.DT_STRING
-        proto.string_val.extend(value.encode() for value in column)
-    elif all(type(value) is int for value in column):
-        proto.dtype = types_pb2.DT_INT32
-        proto.int_val.extend(column)
-    else:
-        raise BadRows(
-            f"`{name}` must be texts or integers. Received: {str(column)[:80]}"
-        )
-    return proto
+    try:
+        if all(isinstance(value, str) for value in column):
+            proto.dtype = types_pb2.DT_STRING
+            proto.string_val.extend(value.encode() for value in column)
+            return proto
+        if all(type(value) is int for value in column):
+            proto.dtype = types_pb2.DT_INT32
+            proto.int_val.extend(column)
+            return proto
+    except ValueError:  # no text of Unicode, or an integer of more than 32 bits
+        pass
+    raise BadRows(
+        f"`{name}` must be texts, or integers of 32 bits. Received: "
+        f"{ascii(column)[:80]}"
+    )
 
 
 def values(proto: tensor_pb2.TensorProto) -> list:

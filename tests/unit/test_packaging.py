@@ -226,6 +226,8 @@ def test_the_first_that_is_supported_is_taken(tmp_path):
         fake(tmp_path, name, line)
     path = f"{tmp_path}:/usr/bin:/bin"
     assert find_python(PATH=path) == (0, "python3.12\n", "")
+    fake(tmp_path, "python3", "3.13.1 Darwin x86_64 - yes")  # of Rosetta
+    assert find_python(PATH=path)[1] == "python3.12\n"
     fake(tmp_path, "python3", "3.13.1 Darwin arm64 - yes")
     assert find_python(PATH=path)[1] == "python3\n"
 

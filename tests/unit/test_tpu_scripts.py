@@ -309,7 +309,7 @@ def test_babysit_a_run_that_is_preempted(place):
         *("create", *START, "delete"),
         *("create", *START, "delete"),
     ]
-    assert "the slice was lost" in found.stdout
+    assert "the slice was SUSPENDED; the next attempt" in found.stdout
     assert found.stdout.endswith("the run is finished\n")
 
 
@@ -385,6 +385,13 @@ def test_babysit_gives_up(place, failing, state, tried):
     found = babysit(place, state, FAILING=failing, status=1)
     assert verbs(place) == tried * 2
     assert "failure 2 of at most 2 ('attempts' in" in found.stderr
+
+
+def test_babysit_gives_up_where_no_slice_ever_starts(place):
+    settings(place, attempts="3")
+    found = babysit(place, *["ABSENT", "FAILED"] * 4, status=1)
+    assert verbs(place) == ["create", "delete"] * 3
+    assert "the slice was FAILED, failure 3 of at most 3" in found.stderr
 
 
 def test_babysit_waits_longer_after_each_failure(place):
@@ -514,6 +521,23 @@ def test_wrong_settings(place, changes, message):
     assert found.stderr.startswith(f"error: {place}/my.env: ")
     assert message in found.stderr
     assert calls(place) == []
+
+
+def test_files_that_the_hosts_do_not_have(place):
+    """They have those of the last commit, and what a hub has."""
+    only = "sys.exit('cat-file' in sys.argv and sys.argv[-1] != 'HEAD:a.json')"
+    program(place / "bin" / "git", f"import sys\n{only}")
+    settings(
+        place,
+        train="(--config keras_albert/a.json --warm-start=hf://a/b --file /x)",
+    )
+    run(place, "create")
+    for option in ("--config b.json", "--file=keras_albert/b.json"):
+        settings(place, train=f"({option})")
+        found = run(place, "create", status=2)
+        name = re.split("[= ]", option)[0]
+        assert f"{name} in 'train' names. Commit it" in found.stderr
+        assert found.stderr.endswith("keras_albert/b.json.\n")
 
 
 # worker.sh, with a `keras-albert` that trains for as long as it is told.
@@ -703,9 +727,14 @@ def test_worker_passes_sigterm_on(host):
 
 
 def test_worker_starts_detached(host):
+    log = host / "home/keras_albert.log"
+    log.write_text("what ended the last start\n")
     run(host, "worker", "start", "--distribution=data")
     wait_until(lambda: "status" in bucket(host))
-    assert "--distribution=data" in (host / "home/keras_albert.log").read_text()
+    first, start, *others = log.read_text().splitlines()
+    assert first == "what ended the last start"
+    assert start.startswith("== 20") and start.endswith("Z start")
+    assert "--distribution=data" in "".join(others)
 
 
 def test_worker_prepares_tensorflow(host):
@@ -762,7 +791,8 @@ def test_shellcheck():
 def test_jobset():
     yaml = pytest.importorskip("yaml")
     text = (TPU / "gke-jobset.yaml").read_text()
-    values = {"DATA": DATA, "OUTPUT": OUTPUT, "HOSTS": "4", "CHIPS": "4"}
+    values = {"DATA": DATA, "OUTPUT": OUTPUT, "VALIDATION": VALIDATION}
+    values |= {"HOSTS": "4", "CHIPS": "4"}
     values |= {"IMAGE": "image:1", "SERVICE_ACCOUNT": "trainer"}
     values |= {"ACCELERATOR": "tpu-v5-lite-podslice", "TOPOLOGY": "4x4"}
     for name, value in values.items():
@@ -779,7 +809,8 @@ def test_jobset():
     assert container["command"] == ["bash", "tpu/worker.sh", "train"]
     _parse(["pretrain", "--data=data", "--output=output", *container["args"]])
     assert container["resources"]["limits"] == {"google.com/tpu": 4}
-    assert {"name": "OUTPUT", "value": OUTPUT} in container["env"]
+    for name in ("DATA", "OUTPUT", "VALIDATION"):
+        assert {"name": name, "value": values[name]} in container["env"]
     rule = job["podFailurePolicy"]["rules"][0]
     assert rule["onExitCodes"]["containerName"] == container["name"]
 
