@@ -16,8 +16,10 @@ def on_files(files: Files, config) -> Files:
     os.environ["COLUMNS"] = COLUMNS
     text = "# Options\n\nWhat `keras-albert COMMAND --help` prints.\n"
     for command in COMMANDS:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+            contextlib.suppress(SystemExit),
+        ):
             main([command, "--help"])
         text += f"\n## {command}\n\n```text\n{printed.getvalue()}```\n"
     files.append(File.generated(config, "options.md", content=text))

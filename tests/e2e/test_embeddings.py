@@ -25,6 +25,7 @@ from keras_albert.exports.config import CheckRun
 from keras_albert.exports.load import load_exported
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
+from keras_albert.tasks import vector_scores
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 
 ANIMALS = ("fox", "dog", "hens", "village", "barn", "London")
@@ -456,8 +457,9 @@ class OfWords:
 
 
 @pytest.mark.on_torch
-def test_evaluated_beside_others(folder, model, tmp_path):
+def test_evaluated_beside_others(folder, model, tmp_path, monkeypatch):
     """Among further texts, in several sizes, beside the model before."""
+    monkeypatch.setattr(vector_scores, "RANKED_AT_ONCE", 3)
     data = folder / "pairs.held.jsonl"
     rows = rows_of(data.read_text())
     columns = ka.TableColumns("a", "b", ("no", "no2"))

@@ -57,7 +57,8 @@ def parquet(tmp_path):
     return write_parquet
 
 
-def test_formats_hold_the_same_documents(tmp_path, parquet):
+def test_formats_hold_the_same_documents(tmp_path, parquet, monkeypatch):
+    monkeypatch.setattr(documents_module, "DOCUMENTS_AT_ONCE", 2)
     contents = {"a.txt": TEXT, "b.jsonl": JSONL, "c.json": JSONL}
     for name, content in contents.items():
         assert read(write(tmp_path, name, content)) == DOCUMENTS

@@ -275,16 +275,20 @@ def test_without_exits_nothing_changes():
 
 @pytest.mark.parametrize("exits", ["own", "shared"])
 def test_the_loss_by_hand(exits):
-    """Layer l of L has the weight l / (1 + ... + L) (Zhou et al., eq. 6)."""
+    """Layer l of L has the weight l / (1 + ... + L) (Zhou et al., eq. 6).
+
+    Rows have weights, which are 0 for those that fill up a batch.
+    """
     model = model_with(exits)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=["accuracy"], **QUICK)
     x, y = inputs(), np.array([0, 2, 1])
     logits = numpy(model(x, return_exits=True))
     each = -special.log_softmax(logits, axis=-1)[range(3), :, y]
-    expected = each.mean(0) @ [1, 2, 3] / 6
+    weight = np.array([2.0, 0, 1]) if exits == "own" else np.ones(3)
+    expected = (each * weight[:, None]).mean(0) @ [1, 2, 3] / 6
     before = model.get_weights()
-    found = model.train_on_batch(x, y, return_dict=True)
+    found = model.train_on_batch(x, y, weight, return_dict=True)
     assert found["loss"] == pytest.approx(expected, abs=1e-5)
     # The metric is that of the last layer.
     right = (logits[:, -1].argmax(-1) == y).mean()

@@ -96,6 +96,28 @@ def test_equal_texts_are_no_negatives():
     np.testing.assert_allclose(found, ranking(VECTORS[:, :2]), **TOLERANCE)
 
 
+def test_weights_of_rows_by_hand():
+    """The loss is the weighted mean of those of the rows; 0: not there."""
+    weight = np.array([0.5, 2, 1, 1, 0])
+    there = weight[:4] / weight.sum()
+    alone = [
+        value(MultipleNegativesRanking(), NUMBERS[:4], VECTORS[:4], each)
+        for each in np.eye(4) + 1e-6
+    ]  # of one row, among the negatives of all four
+    found = value(MultipleNegativesRanking(), NUMBERS, VECTORS, weight)
+    np.testing.assert_allclose(found, there @ alone, rtol=1e-4)
+    v = unit(VECTORS[:, :2].astype("float64"))
+    scores = np.array([1, 3, 2, 5, 4], "float32")
+    squares = ((v[:, 0] * v[:, 1]).sum(-1) - scores / 5) ** 2
+    found = value(
+        CosineLoss("regression", score_range=(0, 5)),
+        scores,
+        VECTORS[:, :2],
+        weight,
+    )
+    np.testing.assert_allclose(found, there @ squares[:4], **TOLERANCE)
+
+
 def test_rows_without_weight_are_not_there():
     loss = MultipleNegativesRanking(symmetric=True)
     three = value(loss, NUMBERS[:3], VECTORS[:3])

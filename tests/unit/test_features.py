@@ -15,6 +15,7 @@ from keras_albert.data.batches import (
     training_dataset,
 )
 from keras_albert.errors import AlbertError
+from keras_albert.text import model_inputs
 from keras_albert.text.model_inputs import Row, text_rows
 
 pytestmark = pytest.mark.any_backend
@@ -135,8 +136,9 @@ def test_a_dataset_begins_at_any_step():
             )
 
 
-def test_rows_of_texts(tokenizer, tiny_lines):
+def test_rows_of_texts(tokenizer, tiny_lines, monkeypatch):
     """Those of the tokenizer, cut where they are too long."""
+    monkeypatch.setattr(model_inputs, "LINES_AT_ONCE", 3)
     texts = [*tiny_lines[:7], " ".join(tiny_lines[:40])]
     pairs = tiny_lines[7:15]
     for second in (None, pairs):

@@ -259,6 +259,55 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
         fit(tmp_path / "early", arrays=with_nan(2))
 
 
+@pytest.mark.on_torch
+def test_a_weight_or_held_out_loss_that_is_not_finite(tmp_path, monkeypatch):
+    """Nothing is kept of it: neither a checkpoint nor a model or a row."""
+    times, losses = Timetable(6, 3, 3, 2), iter([1.0, np.nan])
+    monkeypatch.setattr(
+        fitting, "evaluate_until", lambda *_: {"loss": next(losses)}
+    )
+    folder = tmp_path / "held-out"
+    with pytest.raises(ka.AlbertError, match="step 6: the held-out loss is na"):
+        fit(folder, times)
+    assert [row["step"] for row in RunLog(folder).rows] == [3]
+    model = fresh_model()
+    save = TrainingSteps._save
+
+    def after_overflow(steps, logs):
+        if steps.step == 6:
+            bias = model.weights[-1]
+            bias.assign(np.full(bias.shape, np.inf))
+        save(steps, logs)
+
+    monkeypatch.setattr(TrainingSteps, "_save", after_overflow)
+    monkeypatch.setattr(fitting, "evaluate_until", lambda *_: {"loss": 1.0})
+    folder = tmp_path / "weights"
+    with pytest.raises(ka.AlbertError, match="step 6: a weight is not finite"):
+        fit(folder, times, model=model)
+    assert checkpoints(folder).steps() == [3]
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("patience", "end"), [(1, 3), (2, 6), (3, 7), (None, None)]
+)
+def test_patience(patience, end, tmp_path):
+    """Evaluations without a better model; the first of equals is best."""
+    training = Training(
+        *(None, tmp_path, None, TIMETABLE, ORIGIN),
+        validate=len,
+        best="accuracy",
+        patience=patience,
+    )
+    log, scores = RunLog(None), (0.5, 0.7, 0.7, 0.8, 0.6, 0.8, 0.7, 0.1)
+    finished = []
+    for step, score in enumerate(scores, start=1):
+        log.append({"step": step, "val_accuracy": score})
+        if training.is_finished(log):
+            finished.append(step)
+    assert finished[:1] == ([end] if end else [])
+
+
 @quick_on_torch
 def test_a_loss_is_read_while_the_next_step_is_computed(tmp_path, monkeypatch):
     """Or at once, if the step is saved; Keras has not read it before."""
@@ -496,6 +545,21 @@ def test_newest_and_best_are_kept(tmp_path):
     other = Checkpoints(kept.folder, 2, {"data": "others"})
     with pytest.raises(ka.AlbertError, match=r"begun with another data \("):
         other.newest()
+    # As another process reads it, which must see the same folder.
+    assert kept.read(5).step == 5
+    with pytest.raises(ka.AlbertError, match="no such checkpoint here, but p"):
+        kept.read(4)
+
+
+@pytest.mark.any_backend
+def test_the_origin_may_lack_newer_settings_alone(tmp_path):
+    begun = {"data": "numbers", "config": {"layers": 1, "width": 8}}
+    Checkpoints(tmp_path, 1, begun).save(3, ARRAYS, None)
+    newer = {**begun, "config": {**begun["config"], "dropout": 0.0}, "new": 1}
+    assert Checkpoints(tmp_path, 1, newer).newest().step == 3
+    other = {**begun, "config": {"layers": 2, "width": 8}}
+    with pytest.raises(ka.AlbertError, match=r"begun with another config \("):
+        Checkpoints(tmp_path, 1, other).newest()
 
 
 @pytest.mark.any_backend

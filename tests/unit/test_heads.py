@@ -1,5 +1,10 @@
-"""Every head: shapes, values by hand, training, raw texts, its file."""
+"""Every head: shapes, training, raw texts, its file.
 
+The values of vectors and of the answers of SQuAD 2.0 are computed by hand;
+`parity/` compares those of the other heads with transformers.
+"""
+
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +20,7 @@ from small import (
     assert_close,
     marked,
     numpy,
+    with_dropout,
 )
 
 import keras_albert as ka
@@ -299,6 +305,38 @@ def test_question_answering_v2_dropout_is_of_the_answer_alone(inputs):
     assert_close(moved["start"], still["start"])
     assert_close(moved["end"], still["end"])
     assert np.abs(moved["answer_class"] - still["answer_class"]).max() > 1e-3
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("name", HEADS)
+def test_the_encoder_of_every_head_drops_out_in_training(name, inputs):
+    model = new_model(name, config=with_dropout(0.5, CONFIG))
+    if name == "choice":
+        inputs = {k: np.stack([v] * C, axis=1) for k, v in inputs.items()}
+    if name == "qa_v2":
+        inputs = {**inputs, "start_positions": np.full(B, 7, "int32")}
+    still, moved = (numpy(model(inputs, training=t)) for t in (False, True))
+    if not isinstance(still, dict):
+        still, moved = {"": still}, {"": moved}
+    for output, value in moved.items():
+        assert np.abs(value - still[output]).max() > 1e-3, output
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "head",
+    [
+        functools.partial(ka.AlbertForTokenClassification, num_labels=C),
+        ka.AlbertForMultipleChoice,
+    ],
+)
+def test_the_head_drops_out_in_training(head, inputs):
+    """Classifiers of texts: test_modeling.py; of questions: above."""
+    model = head(ka.AlbertBackbone(CONFIG), dropout=0.5)
+    if head is ka.AlbertForMultipleChoice:
+        inputs = {k: np.stack([v] * C, axis=1) for k, v in inputs.items()}
+    still, moved = (numpy(model(inputs, training=t)) for t in (False, True))
+    assert np.abs(moved - still).max() > 1e-3
 
 
 def test_question_answering_v2_trains_on_starts_only(inputs):

@@ -98,12 +98,22 @@ def test_dropout_has_the_rate_of_its_place(monkeypatch):
         assert [(rate, tuple(x.shape)) for x, rate in given] == block * 2
 
 
-def test_classifier_dropout_acts():
+@pytest.mark.parametrize(
+    "exits", [None, pytest.param("own", marks=pytest.mark.any_backend)]
+)
+def test_classifier_dropout_acts(exits):
     model = ka.AlbertForSequenceClassification(
-        ka.AlbertBackbone(CONFIG), num_labels=3, dropout=0.5
+        ka.AlbertBackbone(CONFIG.replace(num_hidden_layers=2)),
+        num_labels=3,
+        dropout=0.5,
+        exits=exits,
     )
-    still, moved = (numpy(model(inputs(), training=t)) for t in (False, True))
-    assert np.abs(moved - still).max() > 1e-3
+    whole = {"return_exits": True} if exits else {}
+    still, moved = (
+        numpy(model(inputs(), training=t, **whole)) for t in (False, True)
+    )
+    # Of each layer, [B, L, C], with exits.
+    assert (np.abs(moved - still).max(axis=(0, -1)) > 1e-3).all()
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def test_what_keras_would_do_wrongly_is_refused_or_said():
 
 
 @pytest.mark.any_backend
-def test_every_setting_reaches_the_optimizer():
+def test_the_config_reaches_the_optimizer():
     same = {"beta_1": 0.8, "beta_2": 0.97, "epsilon": 1e-3}
     same |= {"weight_decay": 0.05, "ema_momentum": 0.6}
     config = OptimizerConfig(optimizer="adamw", clip_norm=0.7, **same)

@@ -20,6 +20,7 @@ from keras_albert.exports.config import CheckRun
 from keras_albert.finetuning import predict as predicting, run as training
 from keras_albert.finetuning.config import FinetuneRun, PredictRun
 from keras_albert.finetuning.predict import predict
+from keras_albert.text import unknown
 from keras_albert.text.model_inputs import text_rows, word_rows
 from keras_albert.text.unknown import (
     PieceCount,
@@ -45,7 +46,8 @@ COUNTS = {
 pytestmark = pytest.mark.on_torch
 
 
-def test_counts(tokenizer):
+def test_counts(tokenizer, monkeypatch):
+    monkeypatch.setattr(unknown, "COUNTED_AT_ONCE", 2)
     texts = list(COUNTS)
     for text, expected in COUNTS.items():
         count = count_pieces(tokenizer, tokenizer.encode(text))
