@@ -1,5 +1,6 @@
 """What a run costs: the energy counters of processors, and the line."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,10 @@ from small import CONFIG
 from keras_albert.data.batches import Features, choose_lengths, training_dataset
 from keras_albert.finetuning.data import work_of_steps
 from keras_albert.text.model_inputs import Row
+from keras_albert.training import cost
+from keras_albert.training.config import CHECKPOINTS_FOLDER
 from keras_albert.training.cost import Cost, EnergyMeter, cost_of_run, total
+from keras_albert.training.run_log import RunLog
 from keras_albert.training.speed import Work
 
 pytestmark = pytest.mark.any_backend
@@ -18,11 +22,14 @@ pytestmark = pytest.mark.any_backend
 def counters(folder, **values):
     for name, value in values.items():
         package = folder / name.replace("_", ":").replace("rapl", "intel-rapl")
-        package.mkdir(exist_ok=True)
-        (package / "energy_uj").write_text(f"{value}\n")
-        kind = "core" if name.count("_") == 2 else "package-0"
-        (package / "name").write_text(f"{kind}\n")
-        (package / "max_energy_range_uj").write_text("9000000\n")
+        if not package.exists():
+            package.mkdir()
+            kind = "core" if name.count("_") == 2 else "package-0"
+            (package / "name").write_text(f"{kind}\n")
+            (package / "max_energy_range_uj").write_text("9000000\n")
+        # A thread may read it at any moment.
+        (package / "new").write_text(f"{value}\n")
+        (package / "new").replace(package / "energy_uj")
 
 
 def test_energy_of_all_packages(tmp_path):
@@ -39,6 +46,42 @@ def test_energy_of_all_packages(tmp_path):
     assert EnergyMeter(tmp_path / "none").joules() is None
 
 
+def test_counters_are_read_while_the_run_goes_on(tmp_path, monkeypatch):
+    """Otherwise one that begins again at zero twice would lose 9 joules."""
+    monkeypatch.setattr(cost, "SECONDS_BETWEEN_SAMPLES", 0.01)
+    counters(tmp_path, rapl_0=0)
+    meter = EnergyMeter(tmp_path)
+    for value in (6_000_000, 3_000_000, 0):  # 6 joules each time
+        counters(tmp_path, rapl_0=value)
+        deadline = time.monotonic() + 10
+        while meter._last["intel-rapl:0"][0] != value:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert meter.joules() == pytest.approx(18)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_energy_of_a_resumed_run_is_unknown(is_resumed, tmp_path, monkeypatch):
+    """That of its first part was not stored."""
+    if is_resumed:
+        (tmp_path / CHECKPOINTS_FOLDER).mkdir()
+    training = SimpleNamespace(
+        folder=tmp_path, devices=SimpleNamespace(is_first=True)
+    )
+
+    def fit(training):
+        RunLog(training.folder).append({"step": 4, "tokens_per_second": 10.0})
+        return "kept"
+
+    monkeypatch.setattr(cost, "fit_into_folder", fit)
+    meter = SimpleNamespace(joules=lambda: 7.0)
+    monkeypatch.setattr(cost, "EnergyMeter", lambda: meter)
+    kept, found = cost.fit_with_cost(training, lambda step: Work(5, 1.0, 1.0))
+    assert kept == "kept"
+    assert found.joules == (None if is_resumed else 7)
+    assert (found.tokens, found.minutes) == (20, pytest.approx(2 / 60))
+
+
 def test_cost_of_steps_of_different_size():
     """By hand: the last 2 of 6 steps are twice as long.
 
@@ -50,19 +93,20 @@ def test_cost_of_steps_of_different_size():
         {"step": 3, "tokens_per_second": None},
         {"step": 6, "tokens_per_second": 25.0},
     ]
-    cost = cost_of_run(
+    found = cost_of_run(
         rows,
         6,
         lambda step: Work(10, 7.0, 1.0) if step <= 4 else Work(20, 18.0, 1.0),
         None,
     )
-    assert cost == Cost(
+    assert found == Cost(
         minutes=pytest.approx(80 / 25 / 60),
         tokens=4 * 10 + 2 * 20,
         flops=4 * 7 + 2 * 18,
         joules=None,
     )
-    assert total([cost, Cost(None, 5, 1.0, None)]) == Cost(None, 85, 65.0, None)
+    other = Cost(None, 5, 1.0, None)
+    assert total([found, other]) == Cost(None, 85, 65.0, None)
 
 
 def test_work_of_fine_tuning_is_that_of_its_batches():

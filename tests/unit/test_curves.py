@@ -1,5 +1,6 @@
 """The log of a run, its picture, its numbers of speed."""
 
+import dataclasses
 import importlib.util
 import os
 import pickle
@@ -166,6 +167,15 @@ def test_operations_by_hand():
     assert flops_per_example(equal, EXAMPLES) == 6 * (
         layers + 5 * 26 * (26 + 97) + 728
     )
+
+
+def test_operations_of_a_packed_row_by_hand():
+    """Up to 4 examples: 6 predictions, 11 x 0.45 + 4 x 0.5, and 4 orders."""
+    packed = dataclasses.replace(EXAMPLES, pack=True, max_examples=4)
+    layers = 5 * (29_744 + 6292 + 21_164)
+    masked_lm = 6 * 11 * (26 + 97)
+    expected = 6 * (3146 + layers + masked_lm + 4 * (676 + 52))
+    assert flops_per_example(CONFIG, packed) == expected
 
 
 def test_speed_is_of_training_alone():

@@ -10,9 +10,16 @@ from small import CONFIG, numpy
 
 import keras_albert as ka
 from keras_albert.training.config import OptimizerConfig
-from keras_albert.training.optimizer import Muon, make_optimizer
+from keras_albert.training.optimizer import (
+    EXCLUDED_WEIGHTS,
+    Muon,
+    make_optimizer,
+)
 
-RATE, BETA_1, BETA_2, EPSILON, DECAY = 0.01, 0.9, 0.999, 1e-6, 0.01
+RATE = 0.01
+SETTINGS = ("beta_1", "beta_2", "epsilon", "weight_decay")
+DEFAULT = dict(zip(SETTINGS, (0.9, 0.999, 1e-6, 0.01), strict=True))
+OTHER = dict(zip(SETTINGS, (0.7, 0.9, 0.02, 0.1), strict=True))
 VALUES = {
     "dense/kernel": np.array([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]], "float32"),
     "dense/bias": np.array([0.5, -0.25], "float32"),
@@ -50,8 +57,9 @@ def random_gradients(count):
     return [{n: like(v) for n, v in VALUES.items()} for _ in range(count)]
 
 
-def reference(gradients, excluded, adapt=True, clip=None):
+def reference(gradients, excluded, adapt=True, clip=None, settings=DEFAULT):
     """The published rule in NumPy, float64."""
+    beta_1, beta_2, epsilon, decay = settings.values()
     w = {n: v.astype("float64") for n, v in VALUES.items()}
     m = {n: 0 * v for n, v in w.items()}
     v = {n: 0 * x for n, x in w.items()}
@@ -60,11 +68,11 @@ def reference(gradients, excluded, adapt=True, clip=None):
         norm = math.sqrt(sum((g**2).sum() for g in gradient.values()))
         for n in w:
             g = gradient[n] * (min(1.0, clip / norm) if clip else 1.0)
-            m[n] = BETA_1 * m[n] + (1 - BETA_1) * g
-            v[n] = BETA_2 * v[n] + (1 - BETA_2) * g**2
-            u = m[n] / (np.sqrt(v[n]) + EPSILON)
+            m[n] = beta_1 * m[n] + (1 - beta_1) * g
+            v[n] = beta_2 * v[n] + (1 - beta_2) * g**2
+            u = m[n] / (np.sqrt(v[n]) + epsilon)
             if n not in excluded:
-                u = u + DECAY * w[n]
+                u = u + decay * w[n]
                 if adapt:
                     u = u * np.linalg.norm(w[n]) / np.linalg.norm(u)
             w[n] = w[n] - RATE * u
@@ -75,14 +83,18 @@ NOT_KERNELS = {"dense/bias", "layer_norm/gamma"}
 
 
 @pytest.mark.parametrize("adapt", [True, False])
-@pytest.mark.parametrize("clip", [None, 1.0])
-def test_five_steps(adapt, clip):
+@pytest.mark.parametrize(
+    ("clip", "settings"), [(None, DEFAULT), (1.0, DEFAULT), (None, OTHER)]
+)
+def test_five_steps(adapt, clip, settings):
     gradients = random_gradients(5)
-    theirs = reference(gradients, NOT_KERNELS, adapt, clip)
+    theirs = reference(gradients, NOT_KERNELS, adapt, clip, settings)
     # A model's name excludes nothing.
     ours, named = (
         steps(
-            ka.Lamb(RATE, layer_adaptation=adapt, global_clipnorm=clip),
+            ka.Lamb(
+                RATE, layer_adaptation=adapt, global_clipnorm=clip, **settings
+            ),
             gradients,
             prefix,
         )
@@ -93,14 +105,23 @@ def test_five_steps(adapt, clip):
         np.testing.assert_array_equal(named[name], ours[name])
 
 
-@pytest.mark.parametrize("shape", [(12, 9), (9, 12)])
-def test_muon(shape):
+@pytest.mark.parametrize(
+    ("shape", "settings", "excluded"),
+    [
+        ((12, 9), DEFAULT, EXCLUDED_WEIGHTS),
+        ((9, 12), OTHER, EXCLUDED_WEIGHTS),
+        ((9, 12), OTHER, ("kernel",)),
+    ],
+)
+def test_muon(shape, settings, excluded):
     """Five steps of a matrix in NumPy; vectors as with AdamW."""
+    options = {"exclude_from_weight_decay": excluded, **settings}
+    decay = 0.0 if "kernel" in excluded else settings["weight_decay"]
     rng = np.random.default_rng(0)
     weights, *gradients = rng.normal(size=(6, *shape))
     kernel = keras.Variable(weights, name="kernel")
     kernel._path = "model/dense/kernel"
-    optimizer = Muon(RATE, global_clipnorm=None)
+    optimizer = Muon(RATE, global_clipnorm=None, **options)
     others, made, m = random_gradients(5), variables()[1:], 0.0
     optimizer.build([kernel, *made])
     for gradient, other in zip(gradients, others, strict=True):
@@ -114,10 +135,11 @@ def test_muon(shape):
             a = x @ x.T
             x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
         x = x if shape[0] < shape[1] else x.T
-        weights = weights - RATE * (0.2 * 12**0.5 * x + DECAY * weights)
+        weights = weights - RATE * (0.2 * 12**0.5 * x + decay * weights)
     np.testing.assert_allclose(numpy(kernel), weights, atol=2e-5)
     expected = steps(
-        ka.Lamb(RATE, layer_adaptation=False, global_clipnorm=None), others
+        ka.Lamb(RATE, layer_adaptation=False, global_clipnorm=None, **options),
+        others,
     )
     for variable, name in zip(made, list(VALUES)[1:], strict=True):
         np.testing.assert_array_equal(numpy(variable), expected[name])
@@ -179,7 +201,7 @@ def test_exclusions_can_differ():
     options = {"exclude_from_layer_adaptation": (), "global_clipnorm": None}
     ours = steps(ka.Lamb(RATE, **options), gradients)
     bias, g = VALUES["dense/bias"], gradients[0]["dense/bias"]
-    u = 0.1 * g / (np.sqrt(0.001) * np.abs(g) + EPSILON)
+    u = 0.1 * g / (np.sqrt(0.001) * np.abs(g) + DEFAULT["epsilon"])
     u *= np.linalg.norm(bias) / np.linalg.norm(u)
     np.testing.assert_allclose(ours["dense/bias"], bias - RATE * u, atol=1e-7)
 

@@ -6,7 +6,9 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
+import keras
 import numpy as np
 import pytest
 
@@ -124,17 +126,21 @@ def test_a_finished_run_knows_its_shards(vocabularies):
     check(dataclasses.replace(run, data=Path("gone")))
 
 
-def test_held_out_examples_do_not_depend_on_the_share_to_predict(vocabularies):
+def test_held_out_examples_do_not_depend_on_share_and_seed(vocabularies):
+    """Otherwise models could not be compared."""
     shards = ShardSet.open(vocabularies["ours"] / "shards")
 
-    def labels(share):
+    def labels(share, seed=0):
         examples = ExampleConfig(16, masked_lm_prob=share, sentence_task="none")
-        run = dataclasses.replace(RUN, examples=examples, batch_size=2)
+        run = dataclasses.replace(
+            RUN, examples=examples, batch_size=2, seed=seed
+        )
         inputs = SimpleNamespace(held_out=shards)
         batches = pretrain._Inputs.held_out_batches(inputs, run)
         return [y["mlm"] for _, y, _ in batches.as_numpy_iterator()]
 
     np.testing.assert_array_equal(labels(0.15), labels(0.6))
+    np.testing.assert_array_equal(labels(0.15), labels(0.15, seed=5))
 
 
 def test_steps_of_several_parts(tmp_path, tiny_vocab):
@@ -157,16 +163,42 @@ def test_steps_of_several_parts(tmp_path, tiny_vocab):
     shards = ShardSet.open(folder)
     inputs = SimpleNamespace(shards=shards, held_out=shards)
 
-    def batches(step):
-        found = pretrain._Inputs.batches_from(inputs, step, run, OneDevice())
+    def batches(step, **changes):
+        changed = dataclasses.replace(run, **changes)
+        found = pretrain._Inputs.batches_from(
+            inputs, step, changed, OneDevice()
+        )
         return [x["token_ids"] for x, _, _ in found.as_numpy_iterator()]
 
     shapes = [ids.shape for ids in batches(0)]
     assert shapes == [(2, 12)] * 2 + [(2, 24)] * 4
     for here, there in zip(batches(2), batches(0)[4:], strict=True):
         np.testing.assert_array_equal(here, there)
+    others = zip(batches(0), batches(0, seed=5), strict=True)
+    assert not any(np.array_equal(*each) for each in others)
     held_out = pretrain._Inputs.held_out_batches(inputs, run)
     assert held_out.cardinality() == 4
+
+
+def test_the_seed_is_set_before_the_model_is_made(monkeypatch):
+    calls = Mock()
+    calls.make.side_effect = AlbertError("made")
+    monkeypatch.setattr(keras.utils, "set_random_seed", calls.seed)
+    monkeypatch.setattr(pretrain, "_compiled_model", calls.make)
+    with pytest.raises(AlbertError, match="made"):
+        pretrain._train(dataclasses.replace(RUN, seed=5), Mock(), None, None)
+    assert calls.mock_calls[0] == call.seed(5)
+    assert len(calls.mock_calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("replicas", "count", "model_parallel"), [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
+)
+def test_a_teacher_works_on_one_device(replicas, count, model_parallel):
+    run = SimpleNamespace(teacher="a", model_parallel=model_parallel)
+    devices = SimpleNamespace(replicas=replicas, count=count)
+    with pytest.raises(AlbertError, match="`teacher` works on one device"):
+        pretrain._teacher_of(run, None, devices)
 
 
 NOVELS = Path(__file__).parents[2] / "examples" / "novels"

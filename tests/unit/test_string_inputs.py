@@ -11,7 +11,11 @@ from small import QUICK, TEXT_CONFIG as CONFIG, marked, same_weights
 import keras_albert as ka
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.labels import checked_labels
-from keras_albert.modeling.streams import _as_named_texts, _by_rows
+from keras_albert.modeling.streams import (
+    _as_named_texts,
+    _by_rows,
+    check_read_once,
+)
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tensorflow_text")
@@ -277,6 +281,22 @@ def test_a_generator_is_read_once(name, classifier):
         classifier.fit(**given, epochs=2, verbose=0)
     for a, b in zip(before, classifier.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b, "nothing was trained")
+
+
+@pytest.mark.any_backend
+def test_what_reads_a_generator_once():
+    """One epoch or validation alone, or parts of it that are counted."""
+    once = {"x": generator(), "epochs": 3, "initial_epoch": 2}
+    check_read_once(once, None)
+    check_read_once({"epochs": 2, "validation_freq": 2}, generator())
+    check_read_once({"epochs": 2, "validation_freq": [2]}, None)
+    for given, held_out in (
+        ({**once, "initial_epoch": 1}, None),
+        ({"epochs": 4, "validation_freq": 2}, generator()),
+        ({"epochs": 2, "validation_freq": [2]}, generator()),
+    ):
+        with pytest.raises(AlbertError, match="a generator can be read once"):
+            check_read_once(given, held_out)
 
 
 @pytest.mark.skipif(

@@ -4,6 +4,7 @@ import dataclasses
 import decimal
 import json
 import re
+from pathlib import Path
 
 import pytest
 from published import write
@@ -12,6 +13,7 @@ from keras_albert.data import tables
 from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import (
     Field,
+    Table,
     label_index,
     read_choice,
     read_choices,
@@ -23,6 +25,7 @@ from keras_albert.data.tables import (
     read_words,
 )
 from keras_albert.errors import AlbertError
+from keras_albert.finetuning import data as finetuning_data
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.data import with_text_column
 
@@ -36,6 +39,15 @@ def read_table(path, fields, skip_bad=False):
 
 FIELDS = {"text": Field("text", read_text), "label": Field("label", read_label)}
 TEXT = {"text": FIELDS["text"]}
+
+
+def test_rows_that_are_measured_are_spread_evenly(monkeypatch):
+    """A table may be sorted by its labels."""
+    monkeypatch.setattr(finetuning_data, "MEASURED_ROWS", 3)
+    for count, expected in ((7, [0, 3, 6]), (2, [0, 1])):
+        numbers = [*range(count)]
+        table = Table(Path("x"), {"text": numbers}, [{}] * count, numbers)
+        assert finetuning_data.sample(table).values["text"] == expected
 
 
 def test_tsv_has_no_quotes(tmp_path):

@@ -125,6 +125,10 @@ def test_a_class(tokenizer):
     assert scores.values["matthews"] == pytest.approx(-0.5)
     assert scores.remarks == ()
     assert task.baseline(examples) == pytest.approx(2 / 3)
+    # Of the probabilities of the labels: 1/4, 1 of 1 + e, e^2 of 1 + e^2.
+    loss = np.log([4, 1 + np.e, 1 + np.exp(-2)]).mean()
+    found = task.held_out_loss(outputs, examples, names)
+    assert found == {"loss": pytest.approx(loss, abs=1e-6)}
     collapsed = task.scores([np.array([1, 0])] * 3, examples, names)
     assert "taken for 'no'" in collapsed.remarks[-1]
     # A threshold that takes all for "yes", and one that tells them apart.
@@ -230,6 +234,8 @@ def test_a_number(tokenizer):
     further = [np.array([2.0]), np.array([5.0])]
     scores = ALL_TASKS["regression"].scores(further, examples, None).values
     assert scores["root_mean_squared_error"] == pytest.approx(2.5**0.5)
+    found = ALL_TASKS["regression"].held_out_loss(further, examples, None)
+    assert found == {"loss": pytest.approx(2.5)}
     # Equal but for rounding, of the own task and of a published one.
     outputs_of_one = [np.array([2.0]), np.array([2.0 + 2e-7])]
     for task in ("regression", "STS-B"):
@@ -257,6 +263,9 @@ def test_several_labels(tokenizer):
     assert first["score"]["a"] == pytest.approx(expit(5), abs=1e-6)
     assert second["prediction"] == [] and second["score"]["a"] == 0.5
     task = ALL_TASKS["multilabel"]
+    right = expit([[5, 5, 0.1], [0, 1, 9]])  # each label's true answer
+    found = task.held_out_loss(outputs, examples, names)
+    assert found == {"loss": pytest.approx(-np.log(right).mean(), abs=1e-6)}
     # Both labels that are chosen wrongly are as probable as the surer one.
     wrong = [np.log([9.0, 0.1, 1.5]), np.full(3, -9.0)]
     none = dataclasses.replace(examples, target=np.zeros((2, 3), "float32"))
@@ -331,6 +340,12 @@ def test_a_label_for_each_word(tokenizer):
     logits, labels = ALL_TASKS["tokens"].flat(outputs, examples)
     assert logits.shape == (19, 2)
     assert labels.tolist() == [1, 0] * 9 + [1]
+    found = ALL_TASKS["tokens"].held_out_loss(outputs, examples, names)
+    # Three words have logits 0 and 9, of which one is no X; the others 0, 0.
+    assert not labels[fit]
+    sure, wrong = np.log1p(np.exp([-9.0, 9.0]))
+    loss = (2 * sure + wrong + 16 * np.log(2)) / 19
+    assert found == {"loss": pytest.approx(loss, abs=1e-6)}
     first, second = ALL_TASKS["tokens"].decode(outputs, examples, names)
     expected = ["O"] * 18
     expected[0] = expected[fit] = "X"
