@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs, so that help is instant.
 import contextlib
 import dataclasses
 import difflib
+import errno
 import gc
 import importlib
 import importlib.metadata
@@ -95,6 +96,11 @@ DESCRIPTION = (
 # Exit status when the reader of the output has closed the pipe, as `head` does:
 # 128 + SIGPIPE, which shells report for other programs.
 NO_READER_STATUS = 141
+# Exit status after an error of a disk or of a network's file system, which is
+# no mistake of the user and may be gone at the next start: EX_IOERR of
+# <sysexits.h>.
+DISK_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
+DISK_ERROR_STATUS = 74
 WIDEST = 100  # columns of a help text: longer lines are hard to read
 
 
@@ -118,7 +124,11 @@ def main(arguments: list[str] | None = None) -> None:
         status = NO_READER_STATUS
     except (AlbertError, OSError) as error:  # OSError: full disk, permission
         print(f"error: {error}", file=sys.stderr)
-        status = LOST_PROCESS_STATUS if isinstance(error, LostProcess) else 2
+        status = 2
+        if isinstance(error, LostProcess):
+            status = LOST_PROCESS_STATUS
+        elif getattr(error, "errno", None) in DISK_ERRORS:
+            status = DISK_ERROR_STATUS
     except KeyboardInterrupt:
         status = 130
     # Not in the handlers above: objects in the traceback must not live until

@@ -1,6 +1,7 @@
 """Options from files, and mistakes in them."""
 
 import dataclasses
+import errno
 import gc
 import importlib.abc
 import importlib.machinery
@@ -10,9 +11,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from keras_albert import cli
 from keras_albert.cli import (
     COMMANDS,
     NO_READER_STATUS,
@@ -44,6 +47,20 @@ beta_1 = 0.8
 [examples]
 ngram = 2
 """
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(errno.EIO, 74), (errno.ESTALE, 74), (errno.EACCES, 2), (None, 2)],
+)
+def test_status_after_an_error_of_the_disk(number, status, monkeypatch, capsys):
+    """Other than after a mistake, a script may start the command again."""
+    error = OSError(number, "no luck") if number else OSError("no luck")
+    monkeypatch.setattr(cli, "_run", Mock(side_effect=error))
+    with pytest.raises(SystemExit) as stop:
+        command(["sizes"])
+    assert stop.value.code == status
+    assert capsys.readouterr().err == f"error: {error}\n"
 
 
 @pytest.fixture
