@@ -24,6 +24,7 @@ from keras_albert.exports.load import (
     export_settings,
     load_exported,
     share_of_equal,
+    with_version,
 )
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
@@ -111,7 +112,7 @@ def check(run: CheckRun) -> dict:
         "error": error,
         "megabytes": {
             file.name: file.stat().st_size / 1e6
-            for file in files_of(run.export)
+            for file in files_of(with_version(run.export))
         },
         "latencies": [
             _latency(exported.model.run, _timed(features, batch, length))

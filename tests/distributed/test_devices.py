@@ -634,6 +634,24 @@ def test_replicas_draw_other_masks_in_a_run():
         assert np.diff(sorted(sums)).min() > 1e-4, (name, sums)
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch alone")
+def test_a_continued_process_draws_masks_of_its_own():
+    """Of three processes, at any step, none has the seed of another."""
+    import torch
+
+    from keras_albert.distribution.torch_ddp import Ranks
+
+    ranks, seeds = object.__new__(Ranks), []
+    ranks.count = 3
+    for step in (0, 1, 7):
+        for ranks.index in range(3):
+            torch.manual_seed(5)
+            ranks.vary_random(step)
+            seeds.append(torch.initial_seed() - 5)
+    # Process 0 keeps the seed of the run, which its checkpoint has.
+    assert seeds == [0, 1, 2, 0, 4, 5, 0, 22, 23]
+
+
 def test_replicas_draw_other_masks():
     """Replica 0 draws the masks of a run on one device."""
 

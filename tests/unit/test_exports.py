@@ -667,6 +667,54 @@ def test_a_worse_export_is_refused(folder, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / "model.onnx").is_file()
 
 
+def test_a_better_export_is_not_refused(folder, tmp_path, monkeypatch, capsys):
+    """Of a file that says the opposite, which may be right or wrong."""
+    load = exporting.load_exported
+
+    def opposite(folder):
+        found = load(folder)
+        model = dataclasses.replace(
+            found.model,
+            run=lambda ids: {"logits": -found.model.run(ids)["logits"]},
+        )
+        return dataclasses.replace(found, model=model)
+
+    said = ka.Predictor.load(folder / "model").predict(TEXTS)
+    other = {"no": "yes", "yes": "no"}
+    told = {"model": folder / "model", "format": "onnx"}
+    for name, labels in (("right", said), ("wrong", [*map(other.get, said)])):
+        rows = [
+            {"text": text, "label": label}
+            for text, label in zip(TEXTS, labels, strict=True)
+        ]
+        data = write_rows(tmp_path / f"{name}.jsonl", rows)
+        told |= {"data": data, "output": tmp_path / name}
+        monkeypatch.setattr(exporting, "load_exported", opposite)
+        if name == "wrong":
+            assert "accuracy 0.0000 as a model, 1.0000" in run("export", **told)
+            continue
+        error = refused(capsys, "export", **told)
+        assert "from 1.0000 to 0.0000; more than 0.01 is refused" in error
+    # A point of 100, of scores that go up to 100.
+    assert exporting.LARGEST_FALL * ALL_TASKS["qa"].highest == 1
+
+
+def test_sizes_are_those_of_the_version_that_is_checked(folder, tmp_path):
+    """Of version 10 of a SavedModel, and not of 9."""
+    for version, weights in ((9, "float32"), (10, "float16")):
+        run(
+            *("export", f"--version={version}", f"--weights={weights}"),
+            model=folder / "model",
+            output=tmp_path,
+        )
+    rows = folder / "rows.jsonl"
+    report = checking.check(CheckRun(tmp_path, str(folder / "model"), rows))
+    assert report["weights"] == "float16"
+    found = sum(report["megabytes"].values())
+    files = [p for p in (tmp_path / "10").rglob("*") if p.is_file()]
+    assert found == pytest.approx(sum(p.stat().st_size for p in files) / 1e6)
+
+
 @in_this_process
 def test_a_full_disk(folder, tmp_path, monkeypatch, capsys):
     """TensorFlow's error becomes a message, and nothing is left."""

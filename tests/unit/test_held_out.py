@@ -59,6 +59,11 @@ def test_rows_of_one_text_stay_together():
     train, held_out = hold_out(whole, ["text", "pair"], None)
     assert len(held_out) == 30
     assert not set(train.values["text"]) & set(held_out.values["text"])
+    # Seven rows a text: the fifth would be one too many.
+    whole = table(["x"] * 300, [f"context {i // 7}" for i in range(300)], pairs)
+    train, held_out = hold_out(whole, ["text", "pair"], None)
+    assert len(held_out) == 28
+    assert not set(train.values["text"]) & set(held_out.values["text"])
     # One first text for all: rows are told by both.
     whole = table(["x"] * 300, ["one"] * 300, [f"{i // 2}" for i in range(300)])
     train, held_out = hold_out(whole, ["text", "pair"], None)

@@ -117,19 +117,29 @@ def test_a_grid_is_tried_once(folder, trained):
 def test_a_search_continues(folder, trained):
     trained({"PAUSE": "9"})
     assert search(folder, max_minutes=0.03) == []
+    left = "6 of 6 runs have not ended."
+    assert left in (folder / "out" / "table.md").read_text()
     (first,) = order(folder)
-    trained({"PAUSE": "0"})
-    assert len(search(folder)) == 6
+    trained({"PAUSE": "0.1"})
+    results = search(folder)
+    assert len(results) == 6
+    # Four evaluations with a pause after each, and Python's start.
+    assert all(0.4 / 60 < row["minutes"] < 0.5 for row in results)
     # The interrupted run continues in its own folder; the others run once.
     assert order(folder).count(first) == 2 and len(order(folder)) == 7
 
 
 def test_hopeless_runs_are_stopped(folder, trained):
-    trained({"PAUSE": "0.1"})
+    """Of those that have come so far, the worse half."""
+    trained({"PAUSE": "0.2"})
     results = search(folder, method="halving")
-    ended = [row["ended"] for row in results]
-    assert ended[0] == "finished" and results[0]["score"] == pytest.approx(0.5)
-    assert "stopped early" in ended and len(results) == 6
+    assert results[0]["score"] == pytest.approx(0.5) and len(results) == 6
+    stopped = {
+        (row["learning_rate"], row["batch_size"])
+        for row in results
+        if row["ended"] == "stopped early"
+    }
+    assert stopped == {(1e-4, 32), (2e-4, 32)}
 
 
 def test_ctrl_c_is_not_for_the_runs(folder):
@@ -316,16 +326,20 @@ def test_runs_that_fail_again(folder, trained, capsys, monkeypatch):
     assert capsys.readouterr().out.count("failed: Killed") == 2
 
 
-@pytest.mark.parametrize("path", ["train.tsv", "train.tsv/manifest.json"])
-def test_other_data_in_a_search(folder, trained, path):
+@pytest.mark.parametrize("option", ["train", "validation"])
+@pytest.mark.parametrize("path", ["data", "data/manifest.json"])
+def test_other_data_in_a_search(folder, trained, path, option):
     """A table, or shards; data that no longer exist may be unchanged."""
+    plan = PLAN.replace("[search]", 'validation = "held"\n[search]')
+    names = {"train": "train.tsv", "validation": "held"}
+    (folder / "sweep.toml").write_text(plan.replace(names[option], "data"))
     (folder / path).parent.mkdir(exist_ok=True)
     (folder / path).write_text("text\tlabel\na\tb\n")
     results = search(folder)
     (folder / path).unlink()
     assert search(folder) == results
     (folder / path).write_text("text\tlabel\na\tc\n")
-    with pytest.raises(AlbertError, match=r"train\.tsv has changed since"):
+    with pytest.raises(AlbertError, match="data has changed since"):
         search(folder)
     assert len(order(folder)) == 6
 
@@ -337,6 +351,28 @@ def test_a_wrong_score_is_corrected(folder, trained):
     assert all(row["score"] for row in search(folder))
     with pytest.raises(AlbertError, match=r"the best accuracy.*--score f1"):
         search(folder, score="f1")
+
+
+def test_failed_runs_are_the_last(folder, trained, monkeypatch):
+    """Even of scores below 0, such as Matthews's."""
+    (folder / "sweep.toml").write_text(PLAN.replace("[16, 32]", "[16]"))
+    below = PROGRAM.replace("score = 1000", "score = -1 + 1000")
+    monkeypatch.setitem(globals(), "PROGRAM", below)
+    trained({"BAD": "0.0002"})
+    scores = [row["score"] for row in search(folder)]
+    assert scores == [pytest.approx(-0.5), pytest.approx(-0.8), None]
+
+
+def test_the_score_of_pretraining(folder):
+    """The one on held-out text, which its report has in a part of its own."""
+    plan = 'command = "pretrain"\n[options]\ndata = "a"\nvalidation = "b"\n'
+    path = folder / "sweep.toml"
+    path.write_text(plan + "[search]\nseed = [1]")
+    name = sweep_run._score_name(SweepRun(path, folder), read_plan(path))
+    assert name == "mlm_accuracy"
+    report = {"training_loss": 1.0, "held_out": {"mlm_accuracy": 0.5}}
+    (folder / "report.json").write_text(json.dumps(report))
+    assert sweep_run._score(folder, name) == 0.5
 
 
 @pytest.mark.parametrize("name", ["best", "accuracies"])
@@ -431,6 +467,9 @@ def test_another_search_in_the_folder(folder, trained):
     (folder / "sweep.toml").write_text(PLAN.replace("4e-4", "5e-4"))
     with pytest.raises(AlbertError, match="a search with other search"):
         search(folder)
+    (folder / "sweep.toml").write_text(PLAN)
+    with pytest.raises(AlbertError, match="a search with other method"):
+        search(folder, method="halving")
     assert len(order(folder)) == 6
 
 
@@ -490,7 +529,8 @@ def test_wrong_options(folder, trained):
             search(folder, max_minutes=minutes)
     with pytest.raises(AlbertError, match=r"no score `f1`. It has accuracy:"):
         search(folder, score="f1")
-    for name in ("training_loss", "root_mean_squared_error", "baseline"):
+    errors = "training_loss", "root_mean_squared_error"
+    for name in (*errors, *sweep_run.NO_SCORES):
         with pytest.raises(AlbertError, match=f"more is better.*'{name}'"):
             search(folder, score=name)
 
