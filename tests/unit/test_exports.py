@@ -239,8 +239,8 @@ def test_settings_that_the_export_was_given(folder, tmp_path, capsys):
 
 
 @in_this_process
-def test_tasks_and_labels_that_the_export_was_given(folder, tmp_path):
-    """`check` takes them, too; from Python, with a Predictor of other ones."""
+def test_what_else_the_export_was_given(folder, tmp_path):
+    """A task and labels `check` is given, too; a threshold it finds there."""
     rows = folder / "rows.jsonl"
     predictor = ka.Predictor.load(folder / "model")
     assert predictor.labels
@@ -251,6 +251,9 @@ def test_tasks_and_labels_that_the_export_was_given(folder, tmp_path):
     export(folder, tmp_path / "b", "--format=onnx", "--labels", "x", "y")
     told["export"] = tmp_path / "b"
     said = run("check", "--labels", "x", "y", **told)
+    assert "100.00% of the predictions" in said
+    ka.export(predictor.with_threshold(0.9), tmp_path / "c", "onnx")
+    said = run("check", **told | {"export": tmp_path / "c"})
     assert "100.00% of the predictions" in said
 
 
