@@ -90,15 +90,24 @@ def export(folder, output, *options):
 
 
 def test_computed_in_bfloat16(folder, tmp_path, few_signatures):
-    """The outputs are near the model's, and have the digits of bfloat16."""
+    """The outputs are near the model's, and have the digits of bfloat16.
+
+    The graph answers with the labels that the export was given.
+    """
     few_signatures("serving_default", "token_ids")  # which are compared
-    rows = folder / "rows.jsonl"
-    export(folder, tmp_path, "--compute=bfloat16", f"--data={rows}")
+    rows = [{"text": text, "label": "x"} for text in TEXTS]
+    rows = write_rows(tmp_path / "rows.jsonl", rows)
+    labels = "--labels", "x", "y"
+    options = "--compute=bfloat16", f"--data={rows}", *labels
+    export(folder, tmp_path / "out", *options)
     expected = ka.Predictor.load(folder / "model").probabilities(TEXTS)
-    found = load_exported(tmp_path / "1").probabilities(TEXTS)
+    exported = load_exported(tmp_path / "out" / "1")
+    found = exported.probabilities(TEXTS)
     difference = np.abs(found - expected).max()
     assert 1e-5 < difference < 5e-2  # float32 differs by less
-    said = run("check", tmp_path, folder / "model", rows)
+    answers = exported.model.ask("serving_default", {"text": TEXTS})
+    assert {*answers["label"]} <= {"x", "y"}
+    said = run("check", tmp_path / "out", folder / "model", rows, *labels)
     assert "float32, computed in bfloat16, " in said
 
 
