@@ -25,12 +25,17 @@ from keras_albert.exports import (
     run as exporting,
 )
 from keras_albert.exports.config import EXPORT_WEIGHTS, CheckRun, ExportRun
-from keras_albert.exports.load import Exported, load_exported
+from keras_albert.exports.load import (
+    Exported,
+    load_exported,
+    share_of_equal,
+)
 from keras_albert.exports.saved_model.signatures import serving_module
 from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.tasks.config import HeadOptions
 from keras_albert.tasks.graph import ServingGraph
 from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 from keras_albert.training.model_folder import ModelFolder
 
 pytestmark = pytest.mark.any_backend
@@ -322,23 +327,26 @@ def test_texts_that_are_answered_otherwise():
         {"prediction": "yes", "score": 0.9},
         {"prediction": "beyond", "score": 0.9},
     ]
-    for labels, scores, same in [
-        (["yes", "no", "yes"], [0.75, 0.62501, 0.9], 3),
-        (["yes", "yes", "yes"], [0.75, 0.625, 0.9], 2),
-        (["yes", "no", "no"], [0.76, 0.625, np.nan], 1),
+    for compute, labels, scores, same in [
+        ("float32", ["yes", "no", "yes"], [0.75, 0.62501, 0.9], 3),
+        ("float32", ["yes", "yes", "yes"], [0.75, 0.625, 0.9], 2),
+        ("float32", ["yes", "no", "no"], [0.76, 0.625, np.nan], 1),
+        ("bfloat16", ["yes", "no", "yes"], [0.76, 0.525, 0.9], 2),
     ]:
         exported = answering(
             *("classification", ["a", "b\ufffd", "c"]),
             label=labels,
             score=scores,
         )
-        shares = of_texts.compare_texts(exported, table, answers, "float32")
+        shares = of_texts.compare_texts(exported, table, answers, compute)
         assert shares == {"serving_default": same / 3}
         if same == 3:
             of_texts.check_same_texts(shares, Path("served"))
         else:
             with pytest.raises(ka.AlbertError, match=r"served: .* the texts"):
                 of_texts.check_same_texts(shares, Path("served"))
+    with pytest.raises(ka.AlbertError, match=r"98.50% of .* less than 99%"):
+        of_texts.check_same_texts({"serving_default": 0.985}, Path("served"))
 
 
 def test_answers_of_every_kind_can_differ():
@@ -561,15 +569,57 @@ def test_what_is_not_finite_is_no_small_difference():
     assert checking._differences([one], [other])[0] > 1_000
 
 
-def test_large_outputs_may_differ_by_more():
+@pytest.mark.parametrize(
+    ("weights", "compute", "found", "limit"),
+    [
+        ("float32", "float32", "0.0005", "0.0001"),
+        ("float16", "float32", "0.1", "0.02"),
+        ("float16", "bfloat16", "0.5", "0.1"),
+    ],
+)
+def test_large_outputs_may_differ_by_more(weights, compute, found, limit):
     """A float32 export by 1e-4, or so much of outputs that vary by 10."""
-    report = {"largest_difference": 5e-4, "error": 0.0, "vectors": None}
-    report |= {"weights": "float32", "compute": "float32"}
+    report = {"largest_difference": float(found), "error": 0.0}
+    report |= {"weights": weights, "compute": compute, "vectors": None}
     report["same_predictions"] = 1.0
     run = CheckRun(Path("e"), "m", Path("d"))
     checking._judge(report, 10.0, run)
-    with pytest.raises(ka.AlbertError, match=r"by 0.0005, more than 0.0001"):
+    with pytest.raises(
+        ka.AlbertError, match=f"by {found}, more than {limit}\\. "
+    ):
         checking._judge(report, 1.0, run)
+
+
+def test_numbers_are_equal_up_to_a_hundredth():
+    rows = [[{"prediction": n} for n in (1.0, each)] for each in (1.009, 1.02)]
+    assert share_of_equal(rows[0], [{"prediction": 1.0}] * 2) == 1
+    assert share_of_equal(rows[1], [{"prediction": 1.0}] * 2) == 0.5
+
+
+def test_latencies(monkeypatch):
+    """Those of the calls that follow three others, in milliseconds."""
+    passed, clock = iter([9, 9, 9, 0.001, 0.003]), [0.0]
+
+    def call(token_ids):
+        clock[0] += next(passed)
+
+    time = SimpleNamespace(perf_counter=lambda: clock[0])
+    monkeypatch.setattr(checking, "time", time)
+    found = checking._latency(call, np.zeros((2, 7)))
+    assert found == pytest.approx(
+        {"batch": 2, "length": 7, "calls": 2, "p50_ms": 2, "p99_ms": 2.98}
+    )
+
+
+def test_rows_that_are_timed():
+    """The pieces of the texts, one after the other, in rows of any length."""
+    rows = [[CLS_ID, 9, 8, SEP_ID], [CLS_ID, 7, 5, SEP_ID]]
+    rows = [SimpleNamespace(token_ids=np.array(row)) for row in rows]
+    features = SimpleNamespace(rows=rows, choices=None)
+    np.testing.assert_array_equal(
+        checking._timed(features, 2, 7),
+        [[CLS_ID, 8, 7, 5, 9, 8, SEP_ID], [CLS_ID, 9, 8, 7, 5, 9, SEP_ID]],
+    )
 
 
 def test_starts_in_another_order():
