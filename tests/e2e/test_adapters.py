@@ -90,12 +90,15 @@ def test_frozen_weights_stay(folder, tmp_path, freeze, parts):
     model = ka.load(output)
     assert len(model.trainable_variables) == len(model.weights)
     assert not (output / "adapter").exists()
+    assert f"- `--freeze {freeze}` left" in (output / "README.md").read_text()
 
 
 @pytest.mark.on_torch
 def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path):
     output, adapter = tmp_path / "model", tmp_path / "model" / "adapter"
-    run("finetune", **told(folder, output, lora_rank=3))
+    table = write_rows(tmp_path / "a.jsonl", [*ROWS, {"text": "unlabelled"}])
+    settings = told(folder, output, lora_rank=3, train=table)
+    run("finetune", "--skip-bad", **settings)
     differences = changed(folder, output)
     block = "encoder/group_0_block_0/attention/"
     for name in ("query", "value"):
@@ -105,8 +108,10 @@ def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path):
     assert differences.keys() == {"pooler/kernel", "pooler/bias"}
     model = ka.load(output)
     assert not any("lora" in each.path for each in model.variables)
-    counted = f"- {model.count_params():,} parameters: "
-    assert counted in (output / "README.md").read_text()
+    card = (output / "README.md").read_text()
+    assert f"- {model.count_params():,} parameters: " in card
+    assert "- only adapters (LoRA) of rank 3, the pooler and the head" in card
+    assert "- 1 bad rows were left out" in card
     assert len(model.trainable_variables) == len(model.weights)
     assert {each.name for each in adapter.iterdir()} == {
         *("adapter_config.json", "adapter_model.safetensors", "task.json"),

@@ -1,12 +1,20 @@
 """Thresholds, temperatures and windows, in all that is made of a model."""
 
+import json
 import random
 import re
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from commands import refused, report_of, rows_of, run, write_rows
+from commands import (
+    refused,
+    report_of,
+    rows_of,
+    run,
+    table_of,
+    write_rows,
+)
 from scipy.special import expit, softmax
 from small import TEXT_CONFIG, marked, numpy
 
@@ -129,10 +137,21 @@ def test_thresholds(folder, tmp_path, task, capsys):
         rows = rows_of(run("predict", model=seed, data=table))
         assert [row["prediction"] for row in rows] == chosen
         limits.append(predictor.threshold)
-    said = run("evaluate", model=seed, data=table, errors=99)
+    errors = {"errors": 99, "errors_file": tmp_path / "wrong.csv"}
+    said = run("evaluate", model=seed, data=table, **errors)
     assert f"{report[score]:.3f}" in said
-    wrong = sum(a != b for a, b in zip(chosen, labels, strict=True))
-    assert f"{wrong} of 60 examples have a wrong prediction" in said
+    wrong = [
+        tuple(each if isinstance(each, str) else "|".join(each) for each in two)
+        for two in zip(labels, chosen, strict=True)
+        if two[0] != two[1]
+    ]
+    assert f"{len(wrong)} of 60 examples have a wrong prediction" in said
+    written = table_of(errors["errors_file"])
+    found = [(row["expected"], row["prediction"]) for row in written]
+    assert sorted(found) == sorted(wrong)
+    if task == "multilabel":  # some have two labels, with their probabilities
+        assert any("|" in "".join(two) for two in wrong)
+        assert {*json.loads(written[0]["score"])} == {*LABELS}
     assert limits[0] != limits[1]
     for average in ("predictions", "weights"):
         both = ka.Predictor.load(output, average=average)

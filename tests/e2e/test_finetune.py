@@ -511,6 +511,8 @@ def test_questions_without_an_answer(folder, squad, tmp_path):
     task = read_json(output / "task.json")
     assert task["reading"]["threshold"] == report["threshold"] != 0
     assert task["labels"] == ["answer", "no answer"]
+    limit = f'and the limit for "no answer" ({report["threshold"]:.4g}) were'
+    assert limit in (output / "README.md").read_text()
     said = run("evaluate", model=output, data=dev)
     assert f"f1 {report['f1']:.3f}, " in said
     files = {
@@ -571,6 +573,8 @@ def test_early_exit(folder, tmp_path, capsys, monkeypatch):
         *("classification", output, "--exits=shared", "--steps=2"),
         f"--model={tmp_path}/deeper",
     )
+    card = (output / "README.md").read_text()
+    assert "- it has a classifier after every layer, and may stop" in card
     monkeypatch.setattr("keras_albert.finetuning.exit_curve.TIMES", 1)
     curve = tmp_path / "curve.png"
     told = {"model": output, "data": held_out}

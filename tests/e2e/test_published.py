@@ -249,6 +249,8 @@ def test_card(mnli, glue):
     for expected in (
         "3 labels: `contradiction`, `entailment`, `neutral`",
         "6 examples of",
+        f"step {report['step']} is kept, after {report['epoch']:.1f} passes",
+        "- batches of 4, learning rate 0.0003, seed 5; everything else",
         f"| matched accuracy | {report['matched_accuracy']:.4f} |",
         'predict(["a text"], ["its second text"])',
         "cut after 40 tokens",

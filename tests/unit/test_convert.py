@@ -117,6 +117,19 @@ def test_vocabularies_of_wordpiece(tmp_path, capsys):
     assert "note: vocab.txt was left out" in capsys.readouterr().out
 
 
+def test_what_a_preset_does_not_hold(tmp_path, tokenizer, capsys):
+    """Names of labels, and how long texts are read."""
+    pytest.importorskip("keras_hub", reason="keras-hub is not installed")
+    encoder = ka.AlbertBackbone(CONFIG, tokenizer=tokenizer)
+    model = ka.AlbertForSequenceClassification(encoder, 2)
+    options = {"labels": ("dog", "cat"), "long_texts": "mean"}
+    ka.Predictor(model, **options).save(tmp_path / "mine")
+    converted(tmp_path / "mine", tmp_path / "there", "kerashub")
+    said = capsys.readouterr().out
+    assert "were left out. Give them with --labels dog cat\n" in said
+    assert "kerashub has no windows: long texts are cut in it" in said
+
+
 def test_nothing_is_left_of_a_failure(tmp_path):
     model = ka.AlbertForQuestionAnsweringV2(ka.AlbertBackbone(CONFIG))
     model.save(tmp_path / "mine.keras")

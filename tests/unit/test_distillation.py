@@ -132,6 +132,7 @@ def test_a_student(folder, pretrained_folder, capsys):
     card = (folder / "student" / "README.md").read_text()
     assert "the teacher `teacher`, which have the weight 1" in card
     assert "accuracy of the teacher | 1.0" in card
+    assert "- `--depth` gave it 2 layers" in card
     of_teacher = ka.Predictor.load(folder / "teacher")
     expected = of_teacher.evaluate(folder / "rows.jsonl")["accuracy"]
     assert report["teacher"] == pytest.approx(expected)

@@ -64,6 +64,9 @@ def test_attention_figure(model):
         np.testing.assert_allclose(shown.sum(axis=1), 1, rtol=1e-5)
     labels = [each.get_text() for each in panels[0].get_yticklabels()]
     assert (labels[0], labels[-1]) == ("[CLS]", "[SEP]")
+    last = ka.attention_figure(model, *texts).axes[0].images[0].get_array()
+    expected = numpy(scores["attention_scores"][-1])[0, 0, :count, :count]
+    np.testing.assert_allclose(last, expected)
     with pytest.raises(ka.AlbertError, match=r"from 0 to 4, .*Received: 5\."):
         ka.attention_figure(model, "the fox", layer=CONFIG.num_hidden_layers)
 
@@ -97,7 +100,8 @@ def test_command(model, tmp_path, capsys):
     printed = run("inspect", model=file, data=texts, rows=2, output=plot)
     expected = ka.layer_distances(model, TEXTS[:2])
     assert "model.keras, 2 texts" in printed
-    assert f"{expected['l2'][0]:.3f}" in printed
+    l2, degrees = expected["l2"][0], expected["degrees"][0]
+    assert f"\n    1 {l2:12.3f} {degrees:17.2f}\n" in printed
     assert plot.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ka.AlbertError, match="Received: an empty list"):
         ka.layer_distances(model, [])

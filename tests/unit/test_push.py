@@ -95,6 +95,7 @@ def test_the_card_of_a_folder(hub, to_stand_in, classifier, tmp_path):
     text = 'About it.\n\nka.Predictor.load("this folder").predict(texts)\n'
     (tmp_path / "mine" / "README.md").write_text(text)
     ka.push("hf://org/card", tmp_path / "mine")
+    assert not hub.private["org/card"]
     card = hub.commits["org/card"][-1]["README.md"].decode()
     assert card.startswith("---\nlibrary_name") and "About it." in card
     assert 'ka.Predictor.load("hf://org/card").predict' in card
