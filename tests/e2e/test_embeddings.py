@@ -595,6 +595,10 @@ def test_numbers_and_files(folder, model, tmp_path, monkeypatch):
     same = [0, 2, 3]  # the blank text has become another one
     vectors = np.array([row["vector"] for row in found])
     np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
+    options = "--to=jsonl", "--column=t", "--numbers=int8"
+    made = embed(folder, tmp_path, "i", data, *options)
+    found = rows_of((made / "vectors.jsonl").read_text())
+    assert {type(n) for row in found for n in row["vector"]} == {int}
     # Columns of a later part: a new one, one without values before, fractions.
     from pyarrow import parquet
 

@@ -261,6 +261,17 @@ def test_the_command_adds_words(
     )
 
 
+def test_rows_that_are_left_out_or_read_anyway(output, tmp_path, capsys):
+    """A bad one, and those with text that the vocabulary cannot read."""
+    rows = [{"text": f"春夏秋冬 {letter}"} for letter in "abcdefgh"]
+    data = write_rows(tmp_path / "rows.jsonl", [*rows, {"other": "fox"}])
+    told = {"model": output, "data": data, "output": tmp_path / "new"}
+    said = refused(capsys, "whiten", "--any-text", **told)
+    assert "rows.jsonl:9: " in said and "--skip-bad" in said
+    said = run("whiten", "--any-text", "--skip-bad", **told)
+    assert "reads 8 texts" in said
+
+
 def test_training_goes_on_from_there(output, table, tmp_path):
     given = {"model": output, "train": table, "output": tmp_path / "trained"}
     options = ("--task=embedding", "--columns.text=a", "--columns.pair=b")

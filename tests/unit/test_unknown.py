@@ -16,7 +16,8 @@ from keras_albert.corpus import write_shards as units
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
 from keras_albert.exports import check as checking
-from keras_albert.exports.config import CheckRun
+from keras_albert.exports.config import CheckRun, EmbedRun
+from keras_albert.exports.embed import embed
 from keras_albert.finetuning import predict as predicting, run as training
 from keras_albert.finetuning.config import FinetuneRun, PredictRun
 from keras_albert.finetuning.predict import predict
@@ -191,6 +192,16 @@ def test_predict(model, tmp_path, capsys):
     assert "warning: " in capsys.readouterr().err
     predict(PredictRun(model, rows_of("two hens", tmp_path)))
     assert capsys.readouterr().err == ""
+
+
+def test_embed(model, tmp_path):
+    output = tmp_path / "out"
+    run = EmbedRun(str(model), rows_of(CHINESE, tmp_path), output)
+    with pytest.raises(ka.AlbertError, match=REFUSED):
+        embed(run)
+    assert not output.exists()
+    embed(dataclasses.replace(run, any_text=True))
+    assert len(ka.read_vectors(output)) == 2
 
 
 def test_all_parts_of_a_file_are_judged(model, tmp_path, monkeypatch):
