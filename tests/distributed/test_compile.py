@@ -120,6 +120,18 @@ HloModule jit_train_step, is_scheduled=true
 backend_config={"known_trip_count":{"n":"3"}}
 }
 
+%async.4 (p: f32[19]) -> f32[19] {
+  ROOT %r.4 = f32[19]{0} all-reduce(%p), to_apply=%add.1
+}
+
+%branch.6 (p: f32[9]) -> f32[18] {
+  ROOT %g.6 = f32[18]{0} all-gather(%p), dimensions={0}
+}
+
+%branch.7 (p: f32[9]) -> f32[18] {
+  ROOT %c.7 = f32[18]{0} concatenate(%p, %p), dimensions={0}
+}
+
 ENTRY %main.9 (a: f32[11]) -> f32[11] {
   %w = (s32[], f32[11]) while(%t), condition=%c, body=%body.3, \
 backend_config={"x":"1","known_trip_count":{"n":"5"}}
@@ -129,6 +141,10 @@ backend_config={"x":"1","known_trip_count":{"n":"5"}}
   %gs = (f32[17]{0}, f32[34]{0}) all-gather-start(%f), dimensions={0}
   %gd = f32[34]{0} all-gather-done(%gs)
   %f = bf16[2,7]{1,0} fusion(%h), kind=kCustom, calls=%fused.5
+  %as = ((f32[19]), f32[19], s32[]) async-start(%j), calls=%async.4
+  %ad = f32[19]{0} async-done(%as), calls=%async.4
+  %co = f32[18]{0} conditional(%k, %m, %m), \
+branch_computations={%branch.6, %branch.7}
   ROOT %end = f32[11]{0} get-tuple-element(%w), index=1
 }
 """
@@ -136,9 +152,10 @@ backend_config={"x":"1","known_trip_count":{"n":"5"}}
 
 def test_what_a_program_exchanges():
     assert exchanged_bytes(HLO) == {
-        # 3 x 5 times 11 numbers in the loops; 6 + 5 halves; 13 in two parts.
-        "all-reduce": (15 + 1 + 1, 15 * 44 + 24 + 10 + 52),
-        "all-gather": (1, 136),
+        # 3 x 5 times 11 numbers in the loops; 6 + 5 halves; 13 in two parts;
+        # 19 in a computation that starts here and ends there.
+        "all-reduce": (15 + 1 + 1 + 1, 15 * 44 + 24 + 10 + 52 + 76),
+        "all-gather": (1 + 1, 136 + 72),  # the second in a branch
         "reduce-scatter": (1, 28),
     }
 
@@ -300,14 +317,35 @@ def test_a_search_ends():
 
 
 def test_a_guess():
-    """The state is 12 bytes a parameter; 100 rows take 6 of 16 GiB more."""
-    state = 12 * 10**6
-    step = Compiled(10**6, 0, True, state + 6 * GIB, {}, 1.0)
+    """The state is 12 bytes a parameter; 100 rows take 2 of 16 GiB more."""
+    state = 12 * 10**9
+    step = Compiled(10**9, 0, True, state + 2 * GIB, {}, 1.0)
     topology = topology_of("v5e-4")
-    expected = int(100 * (16 * GIB - state) / (6 * GIB))
+    expected = int(100 * (16 * GIB - state) / (2 * GIB))
     assert guess_rows(RUN, topology, 100, step) == expected
     unknown = dataclasses.replace(step, memory=None)
     assert guess_rows(RUN, topology, 100, unknown) == 50
+    # Of a model over two chips each has half of the state.
+    halves = dataclasses.replace(RUN, model_parallel=2)
+    step = dataclasses.replace(step, memory=state // 2 + 2 * GIB)
+    expected = int(100 * (16 * GIB - state // 2) / (2 * GIB))
+    assert guess_rows(halves, topology, 100, step) == expected
+
+
+def test_what_is_printed(monkeypatch):
+    """Two slices of four chips do 1.576 PFLOP a second."""
+    monkeypatch.setattr(compiling.importlib.metadata, "version", "{} 1".format)
+    run = dataclasses.replace(RUN, slices=2)
+    exchanged = {"all-reduce": (2, 3 * 10**6)}
+    step = Compiled(10, 788 * 10**9, True, GIB, exchanged, 1.0)
+    assert compiling.lines_of(run, topology_of("v5e-4"), step) == [
+        "base_v2: 10 parameters, mixed_bfloat16, scan, remat",
+        "2 x v5e-4: 8 chips, a batch of 64 x 64 tokens, 8 rows to a chip",
+        "memory:    1 of the 16 GiB of a chip: fits",
+        "work:      0.788 TFLOP a step, 0.0005 s at the chips' bfloat16 peak",
+        "exchanged: 3.0 MB a chip in 2 all-reduces",
+        "compiled for, not run on, a TPU: 1 s, jax jax 1, libtpu libtpu 1",
+    ]
 
 
 @pytest.mark.parametrize("enough", [True, False])
@@ -380,6 +418,23 @@ def test_without_libtpu(tiny, monkeypatch, capsys):
         "error: compiling for a TPU needs libtpu, which is not installed. Run: "
         "pip install 'keras-albert[tpu-compile]'"
     )
+
+
+def test_what_the_process_is_given_and_says(monkeypatch):
+    """No settings of JAX and XLA; a mistake that it finds is one here."""
+
+    def pretend(command, env, **options):
+        assert env["JAX_PLATFORMS"] == "cpu" and env["HOME_OF_MINE"] == "here"
+        assert not {"XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_X"} & env.keys()
+        Path(command[-1]).write_text('{"error": "no such config"}')
+        return subprocess.CompletedProcess(command, 0, b"", b"")
+
+    given = ("HOME_OF_MINE", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_X")
+    for name in (*given, "JAX_PLATFORMS"):
+        monkeypatch.setenv(name, "here")
+    monkeypatch.setattr(compiling.subprocess, "run", pretend)
+    with pytest.raises(ka.AlbertError, match=r"^no such config$"):
+        compiled(RUN)
 
 
 def test_a_process_that_fails(monkeypatch):
