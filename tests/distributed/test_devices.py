@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -27,7 +29,7 @@ from keras_albert.data.batches import (
     training_dataset as finetuning_batches,
 )
 from keras_albert.data.input_pipeline import host_rows
-from keras_albert.distribution.backend import opened
+from keras_albert.distribution.backend import _several_devices, opened
 from keras_albert.distribution.config import (
     LOST_PROCESS_STATUS,
     DeviceConfig,
@@ -493,6 +495,56 @@ def test_a_tf_config_that_names_no_workers(told, monkeypatch):
     assert str(raised.value).endswith(f"Received: {told}")
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow alone")
+def test_what_tensorflow_trains_on(monkeypatch):
+    """A TPU that is named, else all GPUs; float16 on one device alone."""
+    import tensorflow as tf
+
+    from keras_albert.distribution.tf_strategy import Strategy
+
+    for name in ("TPU_NAME", "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    config = DeviceConfig()
+    for count, chosen in ((1, None), (2, "mirrored")):
+        found = Mock(return_value=["GPU"] * count)
+        monkeypatch.setattr(tf.config, "list_logical_devices", found)
+        assert _several_devices("tensorflow", config) == chosen
+    monkeypatch.setenv("TPU_NAME", "mine")
+    assert _several_devices("tensorflow", config) == "tpu"
+    two = Strategy(config, strategy=SimpleNamespace(num_replicas_in_sync=2))
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    with pytest.raises(ka.AlbertError, match=r"float16 cannot .* on several"):
+        two.prepare(SimpleNamespace(optimizer=scaled))
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow alone")
+def test_a_tpu_of_several_hosts(monkeypatch):
+    import tensorflow as tf
+
+    strategy = Mock()
+    strategy.return_value.extended.num_hosts = 2
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", strategy)
+    for module, name in (
+        (tf.distribute.cluster_resolver, "TPUClusterResolver"),
+        (tf.tpu.experimental, "initialize_tpu_system"),
+    ):
+        monkeypatch.setattr(module, name, Mock())
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    message = "of one host. Found: 2 hosts"
+    config = DeviceConfig("tpu")
+    with pytest.raises(ka.AlbertError, match=message), opened(config):
+        pass
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch alone")
+def test_a_gpu_that_stays_idle(monkeypatch, capsys):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert _several_devices("torch", DeviceConfig()) is None
+    assert "note: one of 2 GPUs is used; for all" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch alone")
 def test_a_gpu_for_each_process(monkeypatch):
     """A process takes the GPU of its rank on a machine with two GPUs."""
@@ -555,6 +607,8 @@ def test_settings():
     ):
         with pytest.raises(ka.AlbertError, match=message):
             DeviceConfig(**changes)
+    with pytest.raises(ka.AlbertError, match=r"0 to count - 1.*index=2, count"):
+        ProcessConfig("a:1", count=2, index=2)
 
 
 @pytest.mark.any_backend

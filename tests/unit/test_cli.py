@@ -268,6 +268,7 @@ def test_a_recipe_of_pretraining():
     assert (run.warmup_steps, run.short_steps, run.batch_size) == (3, 16, 8)
     assert _parse([*given, "--steps=20_000"]).warmup_steps == 2_000
     assert _parse([*given, "--warm-start=m"]).variant is None
+    assert _parse([*given, "--config=c.json"]).variant != "small"
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,14 @@ def test_every_architecture(tmp_path, name):
         close(written(model, tmp_path)(ROWS), expected(model, ROWS, False))
 
 
+def test_a_layer_of_two_blocks_counts_once(tmp_path):
+    changes = ARCHITECTURES["two blocks a layer"]
+    backbone = ka.AlbertBackbone(CONFIG.replace(**changes))
+    model = add_noise(ka.AlbertForTextEmbedding(backbone, "weighted_layers"))
+    vectors = expected(model, ROWS, False)["logits"]
+    close(written(model, tmp_path)(ROWS), {"embedding": vectors})
+
+
 @pytest.mark.parametrize("name", ["shared", "groups", "relaxed"])
 def test_weights_are_there_once(name):
     """As many numbers as the model has, and a few constants."""
