@@ -286,6 +286,10 @@ def test_evaluate(tmp_path, tokenizer):
     assert scores["accuracy"] == pytest.approx(2 / 3)
     table = write_table(tmp_path / "rows.tsv", TEXTS, columns["label"])
     assert predictor.evaluate(table) == scores
+    bad = {"text": [*TEXTS, None], "label": [*columns["label"], "a"]}
+    with pytest.raises(ka.AlbertError, match="Received: None"):
+        predictor.evaluate(bad)
+    assert predictor.evaluate(bad, skip_bad=True) == scores
     number = ka.Predictor(add_noise(model_of("number", tokenizer)))
     exact = number.predict(TEXTS)
     found = number.evaluate({"text": TEXTS, "label": [x + 2 for x in exact]})
