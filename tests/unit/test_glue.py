@@ -68,7 +68,30 @@ def test_columns_and_labels_of_the_reference(task, layout):
     assert (*found, labels and " ".join(labels)) == layout
 
 
+# Of GLUE's train and dev files, from the dataset card of nyu-mll/glue. QQP has
+# had two editions.
+ROWS = {
+    "CoLA": {"train": (8_551,), "dev": (1_043,)},
+    "SST-2": {"train": (67_349,), "dev": (872,)},
+    "MRPC": {"train": (3_668,), "dev": (408,)},
+    "STS-B": {"train": (5_749,), "dev": (1_500,)},
+    "QQP": {"train": (363_849, 363_846), "dev": (40_430,)},
+    "MNLI": {
+        "train": (392_702,),
+        "dev_matched": (9_815,),
+        "dev_mismatched": (9_832,),
+    },
+    "QNLI": {"train": (104_743,), "dev": (5_463,)},
+    "RTE": {"train": (2_490,), "dev": (277,)},
+    "WNLI": {"train": (635,), "dev": (71,)},
+    "AX": {},
+}
+
+
 def test_the_table_of_tasks():
+    for name, task in GLUE.items():
+        labelled = task.splits.keys() - {*task.test_splits}
+        assert {x: task.splits[x].sizes for x in labelled} == ROWS[name]
     assert len(GLUE) == 10
     tests = [(task, s) for task in GLUE.values() for s in task.test_splits]
     names = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"

@@ -27,6 +27,15 @@ def ids(table):
     return [row["id"] for row in table.rows]
 
 
+def test_published_sizes():
+    """Lai et al. (2017), Table 2: middle and high schools."""
+    assert race.RACE_SIZES == {
+        "train": 25_421 + 62_445,
+        "dev": 1_436 + 3_451,
+        "test": 1_436 + 3_498,
+    }
+
+
 def test_the_original_layout(tmp_path):
     marked = b"\xef\xbb\xbf" + json.dumps(passage("b")).encode()
     middle = [passage("a", 3), marked]
