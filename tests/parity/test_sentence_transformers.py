@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from commands import edit_json, run
+from keras import ops
 from small import TEXT_CONFIG, add_noise
 
 import keras_albert as ka
@@ -67,6 +68,32 @@ def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
     np.testing.assert_allclose(newest.predict(TEXTS), vectors, **TOLERANCE)
     encoder, _ = ka.load_pretrained(folder)
     assert type(encoder) is ka.AlbertBackbone
+
+
+def test_weights_that_the_folder_does_not_have(tiny_vocab, tmp_path):
+    """Pieces get that of their lower case or of unknown words; a bias is 0."""
+    ka.save_sentence_transformers(
+        embedder(tiny_vocab, pooling="idf", projection=7), tmp_path
+    )
+    path = tmp_path / "1_WordWeights" / "config.json"
+    content = json.loads(path.read_text())
+    pieces, known = content["vocab"], content["word_weights"]
+    assert content["unknown_word_weight"] == 1
+    del known[pieces[50]]
+    pieces[60] = "▁The"
+    known["▁the"] = 5.0
+    edit_json(
+        path, vocab=pieces[:-1], word_weights=known, unknown_word_weight=3.0
+    )
+    dense = tmp_path / "3_Dense" / "model.safetensors"
+    kernel = safetensors.numpy.load_file(dense)["linear.weight"]
+    safetensors.numpy.save_file({"linear.weight": kernel}, dense)
+    edit_json(tmp_path / "sentence_bert_config.json", max_seq_length=512)
+    model = ka.load(tmp_path)
+    weights = ops.convert_to_numpy(model.token_weights)
+    assert weights[[50, 60, len(pieces) - 1]].tolist() == [3, 5, 3]
+    assert not ops.any(model.projection.bias)
+    assert model.max_tokens == CONFIG.max_position_embeddings == 61
 
 
 def test_the_gelu_of_transformers(tiny_vocab, tmp_path):
