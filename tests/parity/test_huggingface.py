@@ -309,9 +309,14 @@ def test_half_precision_files(tmp_path, dtype):
     assert_close(arrays(ours(x)), expected)
 
 
-@pytest.mark.parametrize("lower_case", [True, False])
-def test_vocabulary(tmp_path, tiny_vocab, lower_case):
-    tokenizer = ka.Tokenizer(tiny_vocab / "spiece.model", lower_case)
+@pytest.mark.parametrize(
+    ("lower_case", "keep_accents"),
+    [(True, False), (False, False), (False, True)],
+)
+def test_vocabulary(tmp_path, tiny_vocab, lower_case, keep_accents):
+    tokenizer = ka.Tokenizer(
+        tiny_vocab / "spiece.model", lower_case, keep_accents
+    )
     config = EXCHANGED.replace(vocab_size=tokenizer.vocab_size)
     ours = ka.AlbertForMaskedLM(ka.AlbertBackbone(config, tokenizer=tokenizer))
     ka.save_huggingface(ours, tmp_path / "out")
@@ -319,7 +324,7 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case):
     # Punctuation that stands alone, the vocabulary's user-defined pieces.
     texts = ["The fox sold two - no, 2,000 (!) hens . . .", "a \x1c``letter''"]
     # Marks that are kept: after emoji, and vowel signs. One that is dropped.
-    texts[1] += " 1️⃣ ‼️ हिन्दी ที่ é"
+    texts[1] += " 1️⃣ ‼️ हिन्दी ที่ é São"
     expected = tokenizer(texts)
     found = theirs(texts, padding=True, return_tensors="np")
     assert np.array_equal(found["input_ids"], expected["token_ids"])
@@ -329,6 +334,7 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case):
     assert pair["input_ids"] == expected["token_ids"][0].tolist()
     assert pair["token_type_ids"] == expected["segment_ids"][0].tolist()
     assert theirs.mask_token_id == 4
+    assert theirs.model_max_length == 19
     again = ka.load(tmp_path / "out").tokenizer
     assert again.lower_case == lower_case
     assert again.model_bytes == tokenizer.model_bytes
