@@ -3,6 +3,8 @@
 Weights are random; see exchange.py.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 from commands import edit_json, run, write_rows
@@ -97,8 +99,10 @@ def test_written_here_and_read_there(base, tmp_path, task):
     adapted = peft.PeftModel.from_pretrained(theirs, adapter)
     # Not `adapted` itself: for questions it leaves the segments out.
     assert_same(ours, adapted.base_model, task)
-    # The base may be in another format.
-    again = with_base(adapter, base / "theirs")
+    # The base may be in another format, and have another dropout.
+    other = shutil.copytree(base / "theirs", tmp_path / "other")
+    edit_json(other / "config.json", hidden_dropout_prob=0.3)
+    again = with_base(adapter, other)
     assert_same(again, adapted.base_model, task)
     # That is for a base which says "gelu"; this one names its approximation.
     assert ka.load(adapter, gelu="erf").config == again.config
