@@ -16,6 +16,7 @@ from small import TEXT_CONFIG, marked, randomized, signalled
 
 import keras_albert as ka
 from keras_albert.checkpoints import lora
+from keras_albert.checkpoints.load import head_name
 from keras_albert.checkpoints.transfer import weights_of
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -120,6 +121,7 @@ def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path):
     # Every command reads the adapter as it reads the model.
     again = ka.load(adapter)
     assert type(again) is type(model) and again.labels == ("animal", "place")
+    assert head_name(adapter) == type(model).__name__
     assert_close(again, model)
     whole, alone = ka.Predictor.load(output), ka.Predictor.load(adapter)
     assert alone.settings() == whole.settings()

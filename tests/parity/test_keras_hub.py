@@ -14,6 +14,7 @@ from small import EXCHANGED, marked, numpy, same_weights
 
 import keras_albert as ka
 from keras_albert.checkpoints.keras_hub import PRESET_VOCAB_FILE
+from keras_albert.checkpoints.load import head_name
 from keras_albert.text.special_tokens import UNK_ID
 
 # Two libraries are compared; the golden numbers of test_tf1_golden.py hold on
@@ -85,6 +86,7 @@ def test_head_both_ways(tmp_path, wrap, kind, pooler):
     config = EXCHANGED.replace(num_hidden_groups=2)
     ours = randomize_ours(wrap(ka.AlbertBackbone(config, pooler=pooler)))
     ka.save_keras_hub(ours, tmp_path / "out")
+    assert head_name(tmp_path / "out") == (kind if wrap is CLASSIFIER else None)
     kind = getattr(keras_hub.models, kind)
     theirs = kind.from_preset(str(tmp_path / "out"), preprocessor=None)
     x = batch()

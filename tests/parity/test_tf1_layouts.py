@@ -11,6 +11,7 @@ from commands import edit_json, read_json
 from small import EXCHANGED
 
 import keras_albert as ka
+from keras_albert.checkpoints.load import head_name
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.transfer import weights_of
 
@@ -127,6 +128,11 @@ def test_released_layouts(data_folder, tmp_path, layout, model_class):
     assert model.tokenizer is None  # the Chinese one is no SentencePiece
 
 
+FINETUNED = {
+    "classifier": "classification",
+    "squad_v1": "question answering",
+    "squad_v2": "question answering",
+}
 HEADS = {
     "encoder": ({}, ka.AlbertBackbone),
     "masked_lm": (MASKED_LM, ka.AlbertForMaskedLM),
@@ -139,7 +145,8 @@ HEADS = {
 
 def checkpoint(folder, config, heads=(), prefix=RELEASED, scope=""):
     tensors = filled(shapes(config, heads))
-    moments = [f"{name}/adam_{x}" for name in tensors for x in "mv"]
+    slots = "adam_m", "adam_v", "adam_m_1", "AdamWeightDecayOptimizer"
+    moments = [f"{name}/{slot}" for name in tensors for slot in slots]
     optimizer = dict.fromkeys(moments, np.float32(1))
     written = {**tensors, **optimizer, "global_step": np.int64(7)}
     write_tf1(folder / prefix, {scope + name: v for name, v in written.items()})
@@ -153,6 +160,7 @@ def test_heads_tell_the_model(tmp_path, name):
     tensors = checkpoint(tmp_path, EXCHANGED, heads)
     model = ka.load(tmp_path)
     assert type(model) is model_class
+    assert head_name(tmp_path) == FINETUNED.get(name)
     assert assert_holds(model, tensors) == tensors.keys()
     if name in ("pretraining", "squad_v2"):
         encoder = ka.load(tmp_path, backbone=True)
