@@ -1,5 +1,6 @@
 """`ka.pretrain`, `ka.finetune` and `ka.evaluate`, with data in memory."""
 
+import dataclasses
 import itertools
 import re
 import signal
@@ -8,7 +9,14 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from commands import report_of, rows_of, run as command, table_of, write_rows
+from commands import (
+    log_of,
+    report_of,
+    rows_of,
+    run as command,
+    table_of,
+    write_rows,
+)
 from small import TEXT_CONFIG, add_noise, signalled
 
 import keras_albert as ka
@@ -76,7 +84,7 @@ def test_finetune(run, model):
     assert written(run.folder.parent) == before
 
 
-def test_evaluate(run, tmp_path):
+def test_evaluate(run, model, tmp_path):
     """In memory and from files, with the same scores as the command."""
     frame = pytest.importorskip("pandas").DataFrame(ROWS)
     found = ka.evaluate(run.predictor, frame)
@@ -94,6 +102,16 @@ def test_evaluate(run, tmp_path):
     similarity = ka.evaluate(run.folder, pairs, task="similarity")
     names = [x.get_text() for x in similarity.plot().axes[0].get_yticklabels()]
     assert names[0] == "spearman"
+    retrieved = ka.evaluate(
+        run.folder,
+        {"a": ["a fox", "a barn"], "b": ["hens", "a village"]},
+        task="embedding",
+        columns={"text": "a", "pair": "b"},
+        start=model,
+        corpus=[{"a": "a dog"}],
+    )
+    assert "also among 1 texts of `corpus`" in repr(retrieved)
+    assert "before fine-tuning: mrr" in repr(retrieved)
 
 
 def test_saved_datasets(run, model, tmp_path):
@@ -222,6 +240,12 @@ def test_seeds_and_numbers(model, tmp_path):
     )
     titles = [axes.get_title() for axes in run.plot().axes]
     assert titles == ["loss", "pearson", "tokens per second"]
+    for seed in run.report["seeds"]:
+        report = {**run.report, "best_seed": seed}
+        plot = dataclasses.replace(run, report=report).plot()
+        (shown,) = plot.axes[0].lines[0].get_ydata()
+        (logged,) = log_of(run.folder / f"seed-{seed}")
+        assert shown == float(logged["loss"])
     wrong = tmp_path / "wrong.csv"
     scored = [{**row, "prediction": "mine"} for row in rows]
     found = ka.evaluate(run, scored, errors=1, errors_file=wrong)
@@ -237,13 +261,13 @@ def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
     text.write_text("\n".join(tiny_lines))
     told = {"vocab": tiny_vocab, "output": tmp_path / "shards"}
     command("prepare", input=text, **told)
-    config = tmp_path / "config.json"
-    TEXT_CONFIG.replace(vocab_size=160).to_json(config)
+    config = TEXT_CONFIG.replace(vocab_size=160)
+    start = ka.AlbertBackbone(config, tokenizer=ka.Tokenizer(tiny_vocab))
     run = ka.pretrain(
         tmp_path / "shards",
         tmp_path / "model",
         validation=None,
-        config=config,
+        warm_start=start,
         steps=2,
         warmup_steps=0,
         batch_size=4,

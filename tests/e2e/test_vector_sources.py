@@ -132,6 +132,10 @@ def test_vectors_of_another_model(source, model, tmp_path, capsys):
     accents = ka.load(tmp_path / "accents")
     accents.tokenizer = pieces
     assert _checksum(accents) != _checksum(model)
+    vectors, scores = (
+        ka.Predictor(model, task=task) for task in ("embedding", "similarity")
+    )
+    assert _checksum(vectors) != _checksum(scores)
     for wrong in (other, encoder, model.backbone, largest, accents):
         with pytest.raises(ka.AlbertError, match="of another model than the"):
             ka.read_vectors(made, wrong)
