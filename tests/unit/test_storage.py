@@ -46,6 +46,21 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path):
     assert list(tmp_path.iterdir()) == [path], "nothing else is left"
 
 
+def test_files_are_on_the_disk_before_they_have_their_names(
+    tmp_path, monkeypatch
+):
+    calls = Mock()
+    for name in ("fsync", "replace"):
+        traced = Mock(wraps=getattr(os, name))
+        calls.attach_mock(traced, name)
+        monkeypatch.setattr(os, name, traced)
+    storage.write_json(tmp_path / "a.json", {})
+    with written_whole(tmp_path / "b") as folder:
+        (folder / "a.txt").touch()
+    names = [name for name, *_ in calls.mock_calls]
+    assert names == ["fsync", "replace"] * 2
+
+
 def test_a_new_file_appears_whole(tmp_path):
     path = tmp_path / "a.txt"
     with fails(OSError, "no space"), storage.new_file(path) as file:
@@ -74,6 +89,7 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
         (folder / "whole.txt").touch()
         assert not output.exists()
     assert [path.name for path in output.iterdir()] == ["whole.txt"]
+    assert output.stat().st_mode == output.parent.stat().st_mode
     with fails(AlbertError, "not empty"), written_whole(output):
         pass
     other = tmp_path / "c"  # another process is faster
@@ -217,10 +233,24 @@ def test_a_folder_behind_a_link_is_emptied(tmp_path):
     (folder / "inner").mkdir(parents=True)
     (folder / "a.txt").touch()
     link.symlink_to(folder)
+    other = tmp_path / "other"
+    other.mkdir()
+    (folder / "further").symlink_to(other)
     storage.remove_folder(link)
     assert link.is_symlink() and list(folder.iterdir()) == []
+    assert other.is_dir(), "what a link inside it stands for"
     storage.remove_folder(folder)
     assert not folder.exists()
+
+
+def test_a_checksum_is_of_names_and_contents(tmp_path):
+    file, found = tmp_path / "a", []
+    for content in ("1", "2"):
+        file.write_text(content)
+        found.append(storage.checksum_of_folder(tmp_path))
+    file.rename(tmp_path / "b")
+    found.append(storage.checksum_of_folder(tmp_path))
+    assert len({*found}) == 3
 
 
 def test_without_room_nothing_is_left(tmp_path, small_disk):
