@@ -6,6 +6,7 @@ Weights are random; see exchange.py.
 import functools
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from exchange import SIZES, arrays, assert_close, batch, randomize_ours
@@ -103,6 +104,19 @@ def test_head_both_ways(tmp_path, wrap, kind, pooler):
     assert_close(arrays(back(batch())), arrays(theirs(x)))
     dropouts = [each.get_config().get("dropout") for each in (ours, back)]
     assert dropouts == [getattr(theirs, "dropout", None)] * 2
+
+
+def test_weights_are_not_rounded_by_a_global_policy(tmp_path):
+    ours = randomize_ours(ka.AlbertBackbone(EXCHANGED))
+    before = keras.config.dtype_policy()
+    try:
+        keras.config.set_dtype_policy("bfloat16")
+        ka.save_keras_hub(ours, tmp_path / "out")
+        again = ka.load(tmp_path / "out", dtype="float32")
+        assert keras.config.dtype_policy().name == "bfloat16"
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert same_weights(again, ours)
 
 
 def their_ids(tokenizer, texts):
