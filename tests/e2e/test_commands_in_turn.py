@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 from commands import (
+    edit_json,
     log_of,
     read_json,
     report_of,
@@ -384,6 +385,15 @@ BAD = {
     "`split` has no meaning for token shards": (
         "evaluate --model {0}/pre --data {0}/shards-held --split test"
     ),
+    "shards-damaged/shard-00000.tokens.npy: its checksum": (
+        "evaluate --model {0}/pre --data {0}/shards-damaged"
+    ),
+    "prepared with another vocabulary than {0}/foreign has (lower_case": (
+        "evaluate --model {0}/foreign --data {0}/shards-held"
+    ),
+    "was trained for classification. Convert or rename the file": (
+        "predict --model {0}/fine --data {0}/config.json"
+    ),
     "`patience` has no meaning for a pretrained model": (
         "evaluate --model {0}/pre --data {0}/shards-held --patience 2"
     ),
@@ -458,6 +468,8 @@ def bad_files(trained):
     shutil.copytree(trained / "fine", trained / "broken")
     model = trained / "broken" / "model.keras"
     model.write_bytes(model.read_bytes()[:9999])
+    shutil.copytree(trained / "pre", trained / "foreign")
+    edit_json(trained / "foreign" / "spiece.json", lower_case=False)
     damaged = trained / "shards-damaged"
     shutil.copytree(trained / "shards-train", damaged)
     tokens = damaged / "shard-00000.tokens.npy"

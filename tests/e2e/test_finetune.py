@@ -23,6 +23,8 @@ from scipy.special import log_softmax
 from small import numpy, same_weights, signalled
 
 import keras_albert as ka
+from keras_albert.finetuning.config import PredictRun
+from keras_albert.finetuning.predict import predict
 from keras_albert.modeling.classification import PROBLEMS
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
@@ -519,10 +521,12 @@ def test_questions_without_an_answer(folder, squad, tmp_path):
         name: tmp_path / f"{name}.json"
         for name in ("output", "n_best_output", "null_odds_output")
     }
+    again = tmp_path / "again.json"
+    with pytest.raises(ka.AlbertError, match="two outputs have the same path"):
+        predict(PredictRun(output, dev, output=again, n_best_output=again))
     run("predict", model=output, data=dev, **files)
     texts, best, odds = map(read_json, files.values())
     # Without --output the answers are printed, and nothing else is.
-    again = tmp_path / "again.json"
     said = run("predict", model=output, data=dev, n_best_output=again)
     assert json.loads(said) == texts and read_json(again) == best
     questions = read_squad(dev)

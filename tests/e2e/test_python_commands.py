@@ -277,6 +277,8 @@ def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
     assert "loss" in repr(run) and run.plot().axes
     scores = ka.evaluate(run.folder, tmp_path / "shards")
     assert "masked-LM accuracy" in repr(scores)
+    with pytest.raises(ka.AlbertError, match="without a sentence task and has"):
+        ka.evaluate(run.folder, tmp_path / "shards", sentence_task="sop")
     names = [x.get_text() for x in scores.plot().axes[0].get_yticklabels()]
     assert names == ["mlm accuracy", "mlm baseline"]
 
