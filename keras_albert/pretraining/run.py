@@ -338,8 +338,8 @@ def _check_fit(
             f"Set `vocab_size` in {run.config}, or prepare with another "
             "vocabulary."
             if run.config
-            else f"Prepare the text with the vocabulary of {run.warm_start}: "
-            "--vocab FOLDER, where its .model file is."
+            else "Run `prepare` on the text with the vocabulary (the .model "
+            f"file) of {run.warm_start}."
         )
         raise AlbertError(
             f"The model's vocab_size is {config.vocab_size}, the shards in "
