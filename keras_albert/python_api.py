@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import re
 import shutil
 import sys
@@ -18,8 +19,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import numpy as np
+
 from keras_albert.cli import COMMANDS, run_of
 from keras_albert.data.frames import Frame, columns_of
+from keras_albert.distribution.backend import random_states, set_random_states
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning import evaluate as evaluation
 from keras_albert.finetuning.predictor import Predictor
@@ -144,7 +148,7 @@ def pretrain(
     inputs = _Inputs(_path(output))
     given = {"output": _path(output), **options, "data": _path(data)}
     given = inputs.given(given)
-    with inputs.named_as_given():
+    with inputs.named_as_given(), _own_random_numbers():
         run = run_of("pretrain", given)
         inputs.write(run)
         report = run_pretrain(run)
@@ -194,7 +198,7 @@ def finetune(
         given["validation"] = "none"
     try:
         given = inputs.given({**options, **given, "output": inputs.output})
-        with inputs.named_as_given():
+        with inputs.named_as_given(), _own_random_numbers():
             run = run_of("finetune", given)
             if temporary:
                 print(
@@ -246,6 +250,22 @@ def evaluate(
         in_memory = not isinstance(data, str | os.PathLike)
         text = "\n".join(_scores_line(line, in_memory) for line in lines)
         return Evaluation(report, text)
+
+
+@contextlib.contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """Leaves the caller's generators of Python, NumPy and PyTorch as they were.
+
+    A run sets their seeds. A random search of the caller would otherwise draw
+    the same values after each run.
+    """
+    states = random.getstate(), np.random.get_state(), random_states()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        set_random_states(states[2])
 
 
 class _Inputs:

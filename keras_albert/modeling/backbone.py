@@ -207,7 +207,8 @@ class AlbertBackbone(AlbertModel):
                 value, output (of both halves of a block), intermediate.
 
         Raises:
-            AlbertError: a wrong rank or target, or LoRA is already enabled.
+            AlbertError: a wrong rank or target, LoRA is already enabled, or
+                `trainable` of the encoder is False.
 
         Source: Hu et al. 2021, arXiv:2106.09685.
         """
@@ -224,6 +225,11 @@ class AlbertBackbone(AlbertModel):
             raise AlbertError(
                 f"`targets` must be a list of some of {sorted(known)}. "
                 f"Received: {list(targets) if is_list else targets!r}."
+            )
+        if not self.trainable:
+            raise AlbertError(
+                "LoRA trains adapters inside the encoder, and nothing in it is "
+                "trained while its `trainable` is False. Set it to True before."
             )
         if self._lora is not None:
             raise AlbertError(
@@ -252,13 +258,14 @@ class AlbertBackbone(AlbertModel):
     def from_config(cls, config: dict[str, Any]) -> Self:
         config = {**config, "config": AlbertConfig(**config["config"])}
         lora = config.pop("lora", None)
+        if not lora:
+            return super().from_config(config)
+        frozen = config.pop("frozen", None)
         backbone = super().from_config(config)
-        if lora:
-            backbone.enable_lora(**lora)  # which freezes all other weights
-            if "frozen" in config:
-                weights = own_paths(backbone, backbone.weights)
-                for path, weight in weights.items():
-                    weight.trainable = path not in config["frozen"]
+        backbone.enable_lora(**lora)  # which freezes all other weights
+        if frozen is not None:
+            for path, weight in own_paths(backbone, backbone.weights).items():
+                weight.trainable = path not in frozen
         return backbone
 
     def save_assets(self, dir_path: str) -> None:

@@ -303,6 +303,19 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
         ModelFolder.without_task(self).save_new(folder)
 
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """How the model was compiled, for a file that any backend can read.
+
+        Keras would store what `jit_compile="auto"` means on this backend, with
+        which another one computes much more slowly. An own choice that differs
+        from Keras's is kept.
+        """
+        config = super().get_compile_config()
+        chosen_by_keras = keras.Sequential().jit_compile
+        if config and config["jit_compile"] == chosen_by_keras:
+            config["jit_compile"] = "auto"
+        return config
+
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),  # has neither int8 nor frozen weights
@@ -319,9 +332,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         frozen = config.pop("frozen", [])
         model = cls(**config)
         _quantize_paths(model, quantized)
-        for path, weight in own_paths(model, model.weights).items():
-            if path in frozen:
-                weight.trainable = False
+        _freeze(model, frozen)
         return model
 
     def leaves(self) -> dict[str, layers.Layer]:
@@ -386,6 +397,26 @@ class VectorLayer(ConfiguredLayer):
         return tuple(x_shape)
 
 
+def _freeze(model: AlbertModel, paths: list[str]) -> None:
+    """Freezes the weights with these paths within the model.
+
+    So are the layers of which they are all weights: where TensorFlow finds
+    that `trainable` of a layer is True, it ignores that True is assigned to it,
+    and the weights would stay frozen.
+    """
+    frozen = {
+        id(weight)
+        for path, weight in own_paths(model, model.weights).items()
+        if path in paths
+    }
+    for layer in sublayers(model):
+        if layer.weights and frozen.issuperset(map(id, layer.weights)):
+            layer.trainable = False
+    for weight in model.weights:
+        if id(weight) in frozen:
+            weight.trainable = False
+
+
 def check_config(config) -> None:
     """Raises AlbertError unless `config` is an AlbertConfig."""
     if not isinstance(config, AlbertConfig):
@@ -403,7 +434,7 @@ def check_model(model) -> None:
     if isinstance(getattr(model, "model", None), AlbertModel):
         remedy = " Give its `model`."  # of a Predictor
     elif hasattr(type(model), "predictor"):
-        remedy = " Give its `predictor.model`."  # of a finished run
+        remedy = " Give its `predictor`."  # of a finished run
     elif isinstance(model, keras.Model):
         remedy = (
             " Save a model around one of them by its own method, model.save, "

@@ -254,7 +254,8 @@ class AlbertForTokenClassification(HeadedModel):
 
         Args:
             words: B texts, each a list of words.
-            labels: the label of each word, from 0 to C - 1; None to predict.
+            labels: the label of each word, from 0 to C - 1, or its name if
+                the model has `labels`; None to predict.
 
         Returns:
             x, the ids; y, int32 [B, S], a word's label at its first piece and
@@ -278,6 +279,13 @@ class AlbertForTokenClassification(HeadedModel):
         if labels is None:
             labels = [[0] * len(text) for text in texts]
         check_equally_many(texts=texts, labels=labels)
+        numbers = {name: i for i, name in enumerate(self.labels or ())}
+        labels = [
+            [numbers.get(each, each) for each in row]
+            if isinstance(row, list | tuple)
+            else row
+            for row in labels
+        ]
         rows, starts = [], []
         for text, text_labels in zip(texts, labels, strict=True):
             _check_word_labels(text, text_labels, self.num_labels)
@@ -436,12 +444,23 @@ def _checked_labels(num_labels: int, labels, least: int):
         )
     if labels is None:
         return None
+    if hasattr(labels, "tolist"):  # an array, or a column of a frame
+        labels = labels.tolist()
     is_list = isinstance(labels, list | tuple)
     if not is_list or not len(labels) == len({*map(str, labels)}) == num_labels:
         raise AlbertError(
             f"`labels` must be a list of {num_labels} different names "
             f"(num_labels={num_labels}). Received: {labels!r:.80}."
         )
+    # In `y` the number 1 is the second label, whatever its name. In tables it
+    # is a name.
+    for place, name in enumerate(labels):
+        if isinstance(name, int | float | np.generic) and name != place:
+            raise AlbertError(
+                f"a label that is named by a number must have its place, from "
+                f"0 to {num_labels - 1}. Received: {labels!r:.80}. Give names "
+                "that are texts, and labels by these names."
+            )
     return tuple(labels)
 
 

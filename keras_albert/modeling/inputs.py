@@ -106,7 +106,8 @@ def named_texts(texts) -> dict:
 
     Takes texts, a tuple of two, or such a dict; AlbertError for other keys.
     """
-    if isinstance(texts, tuple) and len(texts) == 2:
+    is_pair = isinstance(texts, tuple) and len(texts) == 2
+    if is_pair and not all(isinstance(each, str) for each in texts):
         return dict(zip(("text", "pair"), texts, strict=True))
     if not isinstance(texts, dict):
         return {"text": texts}

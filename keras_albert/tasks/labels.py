@@ -28,6 +28,11 @@ class Head:
     labels: tuple[str, ...] | None = None
 
 
+def name_of(label: object) -> str:
+    """The name of a label, as it is read from a table: True is "true"."""
+    return str(label).lower() if isinstance(label, bool) else str(label)
+
+
 class Labels(abc.ABC):
     """Which labels a task has, and where their names come from."""
 
@@ -119,7 +124,7 @@ class ClassNames(Labels):
         if labels is None:
             labels = model.labels or default_labels(count)
         is_list = isinstance(labels, list | tuple)
-        names = tuple(map(str, labels)) if is_list else ()
+        names = tuple(map(name_of, labels)) if is_list else ()
         if len(set(names)) != count or len(names) != count:
             raise AlbertError(
                 f"`labels` must be a list of {count} different names, one for "

@@ -410,7 +410,12 @@ def check_max_length(
 
 def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
     """Raises AlbertError unless `texts` is a collection of texts."""
-    # Iterating over a dict would give its keys.
+    # Iterating over a dict or a frame would give its keys.
+    if hasattr(texts, "columns"):
+        raise AlbertError(
+            f"`{name}` must be a list of texts. Received: "
+            f"{type(texts).__name__}. Give one of its columns."
+        )
     if isinstance(texts, str | bytes | dict) or not hasattr(texts, "__iter__"):
         raise AlbertError(
             f"`{name}` must be a list of texts. Received: {texts!r:.60}. "

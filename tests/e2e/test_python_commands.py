@@ -2,12 +2,15 @@
 
 import dataclasses
 import itertools
+import random
 import re
 import signal
 import tempfile
 from pathlib import Path
 from unittest.mock import Mock
 
+import keras
+import numpy as np
 import pytest
 from commands import (
     log_of,
@@ -254,6 +257,21 @@ def test_seeds_and_numbers(model, tmp_path):
     assert "the 1 farthest off:\nrow" in repr(found)
     with pytest.raises(ka.AlbertError, match="there is no folder"):
         ka.evaluate(run, rows, errors_file=tmp_path / "none" / "wrong.csv")
+
+
+def test_random_numbers_of_the_caller():
+    """A run sets their seed, and its caller draws others after each run."""
+    drawn = []
+
+    def draw():
+        return random.random(), np.random.random()
+
+    for _ in range(2):
+        with python_api._own_random_numbers():
+            keras.utils.set_random_seed(3)
+            draw()
+        drawn.append(draw())
+    assert all(a != b for a, b in zip(*drawn, strict=True))
 
 
 def test_pretrain(tiny_lines, tiny_vocab, tmp_path):

@@ -128,6 +128,34 @@ def test_adapted_models_survive_a_file(adaptation, tmp_path):
 
 
 @pytest.mark.any_backend
+def test_a_file_leaves_the_compiler_to_the_backend(tmp_path):
+    """Unless the caller has chosen: what is quick on one is slow on another."""
+    quick = keras.Sequential().jit_compile
+    for given, stored in (("auto", "auto"), (quick, "auto"), (not quick,) * 2):
+        model = classifier()
+        model.compile("sgd", "mse", jit_compile=given)
+        assert model.get_compile_config()["jit_compile"] == stored
+        model.save(tmp_path / "a.keras")
+        again = keras.models.load_model(tmp_path / "a.keras")
+        assert again.jit_compile == model.jit_compile
+    assert ka.AlbertBackbone(CONFIG).get_compile_config() == {}
+
+
+def test_a_frozen_encoder_from_a_file_can_be_trained(tmp_path):
+    model = ka.AlbertForSequenceClassification(ka.AlbertBackbone(CONFIG), 3)
+    count = len(model.trainable_weights)
+    model.backbone.trainable = False
+    assert len(model.trainable_weights) == 2
+    model.save(tmp_path / "a.keras")
+    again = keras.models.load_model(tmp_path / "a.keras")
+    assert not again.backbone.trainable and again.trainable
+    assert len(again.trainable_weights) == 2
+    again.backbone.trainable = True
+    assert len(again.trainable_weights) == count
+    with pytest.raises(ka.AlbertError, match="while its `trainable` is False"):
+        model.backbone.enable_lora(2)
+
+
 def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
     whole, part, adapted, free = (classifier() for _ in range(4))
     whole.backbone.trainable = part.backbone.embeddings.trainable = False

@@ -130,6 +130,10 @@ HEADS = [
     row("`dropout` must be in.*dropout=1", head(Classifier, 2, 1)),
     row("2 different names .*'b', 'c'", head(Classifier, 2, labels=[*"abc"])),
     row("2 different names.*'ab'", head(Classifier, 2, labels="ab")),
+    # A number in `y` would be a place, and in a table a name.
+    row(r"have its place.*\(1, 0\)", head(Classifier, 2, labels=(1, 0))),
+    row("have its place.*True", head(Classifier, 2, labels=[True, False])),
+    row("have its place.*5", head(Words, 2, labels=np.array([4, 5]))),
     row("2 different names.*Received: 2", head(Classifier, 2, labels=2)),
     row(r"integer of 2 or more.*: 1\.$", head(Words, 1)),
     row("2 different names.*'a'", head(Words, 2, labels=("a", "a"))),

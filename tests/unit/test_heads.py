@@ -675,6 +675,9 @@ def test_word_examples(tokenizer):
     assert y[0, starts].tolist() == [2, 0, 1] and y[0].sum() == 3
     assert np.flatnonzero(weights[1]).tolist() == [1]
     assert y[1, 1] == 1 and y[1].sum() == 1
+    model.labels = ("O", "B", "I")
+    named = model.word_examples(words, [["I", "O", "B"], ["B"]])
+    np.testing.assert_array_equal(named[1], y)
     again = model.word_examples(words)
     np.testing.assert_equal(again, (x, 0 * y, weights))
 

@@ -284,6 +284,22 @@ def test_a_generator_is_read_once(name, classifier):
 
 
 @pytest.mark.any_backend
+def test_a_frame_is_no_list_of_texts(tokenizer):
+    """Its items are the names of its columns."""
+    frame = pytest.importorskip("pandas").DataFrame({"text": TEXTS})
+    with pytest.raises(AlbertError, match=r"DataFrame\. Give one of its c"):
+        tokenizer(frame)
+    assert tokenizer(frame["text"])["token_ids"].shape[0] == len(TEXTS)
+
+
+@pytest.mark.any_backend
+def test_a_tuple_of_two_texts_is_no_pair(classifier):
+    expected = classifier.preprocess(list(TEXTS[:2]))
+    found = classifier.preprocess(tuple(TEXTS[:2]))
+    np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+
+
+@pytest.mark.any_backend
 def test_what_reads_a_generator_once():
     """One epoch or validation alone, or parts of it that are counted."""
     once = {"x": generator(), "epochs": 3, "initial_epoch": 2}
