@@ -259,9 +259,15 @@ class Predictor(TaskModel):
         values = {k: value for k, value in given.items() if value is not None}
         expected = self.definition.inputs(self.columns)
         if values.keys() != expected.keys():
+            remedy = ""
+            if {*values} - {*expected} == {"question"}:  # of multiple choice
+                remedy = (
+                    " Make the Predictor with "
+                    'columns=TableColumns(question="question").'
+                )
             raise AlbertError(
                 f"this model takes {_kind(expected)}. Received: "
-                f"{_kind(values)}."
+                f"{_kind(values)}.{remedy}"
             )
         for name, value in values.items():
             check_batch(name, value)

@@ -28,8 +28,8 @@ def holds_text(inputs) -> bool:
     """
     if isinstance(inputs, dict):
         return any(map(holds_text, inputs.values()))
-    if isinstance(inputs, list | tuple):
-        return not inputs or holds_text(inputs[0])
+    if isinstance(inputs, list | tuple):  # a missing text is reported later
+        return holds_text(next((x for x in inputs if x is not None), ""))
     if is_column(inputs):
         return len(inputs) > 0 and holds_text(inputs[0])
     # `kind` of NumPy's and pandas's dtypes: objects, bytes, fixed-length and

@@ -153,6 +153,11 @@ def batch_of_ids(model, batch) -> tuple:
 
     The batch is x alone, or such a tuple or list, with texts or ids for x.
     """
+    if isinstance(batch, tuple) and len(batch) == 2 and _is_text_list(batch):
+        raise AlbertError(
+            "a stream must give batches: lists of texts, and of labels. "
+            f"Received: {batch!r:.80}, which may be a single example."
+        )
     is_parts = isinstance(batch, list | tuple) and not _is_text_list(batch)
     x, *rest = batch if is_parts else (batch,)
     while rest and rest[-1] is None:

@@ -293,6 +293,19 @@ def test_a_frame_is_no_list_of_texts(tokenizer):
 
 
 @pytest.mark.any_backend
+def test_a_stream_of_single_examples(classifier):
+    """Otherwise the label would be read as a text."""
+    with pytest.raises(AlbertError, match="a stream must give batches"):
+        classifier.predict((each for each in [("a fox", "neg")]), verbose=0)
+
+
+@pytest.mark.any_backend
+def test_the_first_text_is_missing(classifier):
+    with pytest.raises(AlbertError, match=r"a text must be a str.*None"):
+        classifier.predict([None, "a dog"], verbose=0)
+
+
+@pytest.mark.any_backend
 def test_a_tuple_of_two_texts_is_no_pair(classifier):
     expected = classifier.preprocess(list(TEXTS[:2]))
     found = classifier.preprocess(tuple(TEXTS[:2]))
