@@ -304,15 +304,11 @@ class AlbertModel(KeepsJaxState, keras.Model):
         ModelFolder.without_task(self).save_new(folder)
 
     def get_compile_config(self) -> dict[str, Any] | None:
-        """How the model was compiled, for a file that any backend can read.
-
-        Keras would store what `jit_compile="auto"` means on this backend, with
-        which another one computes much more slowly. An own choice that differs
-        from Keras's is kept.
-        """
+        """How the model was compiled, for a file that any backend can read."""
         config = super().get_compile_config()
-        chosen_by_keras = keras.Sequential().jit_compile
-        if config and config["jit_compile"] == chosen_by_keras:
+        # Keras has stored what "auto" means on this backend, with which another
+        # one would compute much more slowly.
+        if config and config["jit_compile"] == keras.Sequential().jit_compile:
             config["jit_compile"] = "auto"
         return config
 
@@ -398,23 +394,18 @@ class VectorLayer(ConfiguredLayer):
 
 
 def _freeze(model: AlbertModel, paths: list[str]) -> None:
-    """Freezes the weights with these paths within the model.
+    """Freezes the weights with these paths, and layers that have no others.
 
-    So are the layers of which they are all weights: where TensorFlow finds
-    that `trainable` of a layer is True, it ignores that True is assigned to it,
-    and the weights would stay frozen.
+    TensorFlow ignores that True is assigned to `trainable` of a layer where it
+    is True already: the weights inside would stay frozen.
     """
-    frozen = {
-        id(weight)
-        for path, weight in own_paths(model, model.weights).items()
-        if path in paths
-    }
+    weights = own_paths(model, model.weights)
+    frozen = {id(weights[path]) for path in paths if path in weights}
     for layer in sublayers(model):
         if layer.weights and frozen.issuperset(map(id, layer.weights)):
             layer.trainable = False
     for weight in model.weights:
-        if id(weight) in frozen:
-            weight.trainable = False
+        weight.trainable = weight.trainable and id(weight) not in frozen
 
 
 def check_config(config) -> None:
