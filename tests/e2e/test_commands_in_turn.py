@@ -362,7 +362,7 @@ BAD = {
         "predict --model {0}/fine --data {0}/test.tsv --output {0}/train.txt"
     ),
     "vocab_size is 161": RUN + "--config {0}/wider.json",
-    "vocabulary of {0}/wider/model.keras: --vocab": (
+    "vocabulary (the .model file) of {0}/wider/model.keras.": (
         RUN.replace(
             "--config {0}/config.json", "--warm-start {0}/wider/model.keras"
         )
