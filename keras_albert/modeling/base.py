@@ -425,7 +425,8 @@ def check_model(model) -> None:
     if isinstance(getattr(model, "model", None), AlbertModel):
         remedy = " Give its `model`."  # of a Predictor
     elif hasattr(type(model), "predictor"):
-        remedy = " Give its `predictor`."  # of a finished run
+        # Of a finished run. A Predictor also has thresholds and lengths.
+        remedy = " Give its `predictor.model`, to `export` its `predictor`."
     elif isinstance(model, keras.Model):
         remedy = (
             " Save a model around one of them by its own method, model.save, "

@@ -85,7 +85,7 @@ def test_what_only_has_a_model_is_refused(model, tmp_path, call, needed):
     finished = ka.FinishedRun(tmp_path, {}, [])
     for given, remedy in (
         (ka.Predictor(model), r"Received: Predictor\. Give its `model`\.$"),
-        (finished, r"FinishedRun\. Give its `predictor\.model`\.$"),
+        (finished, r"FinishedRun\. Give its `predictor\.model`, to "),
         (tmp_path, r"Received: \w+Path\.$"),
     ):
         with pytest.raises(ka.AlbertError, match=remedy):
