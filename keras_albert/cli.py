@@ -96,8 +96,8 @@ DESCRIPTION = (
 # Exit status when the reader of the output has closed the pipe, as `head` does:
 # 128 + SIGPIPE, which shells report for other programs.
 NO_READER_STATUS = 141
-# Exit status after an error of a disk or of a network's file system, which is
-# no mistake of the user and may be gone at the next start: EX_IOERR of
+# Errors of a disk or of a network's file system. They are no mistakes of the
+# user, and may be gone at the next start: the exit status is EX_IOERR of
 # <sysexits.h>.
 DISK_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 DISK_ERROR_STATUS = 74

@@ -303,11 +303,11 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
         ModelFolder.without_task(self).save_new(folder)
 
-    def get_compile_config(self) -> dict[str, Any] | None:
+    def get_compile_config(self) -> dict[str, Any]:
         """How the model was compiled, for a file that any backend can read."""
         config = super().get_compile_config()
         # Keras has stored what "auto" means on this backend, with which another
-        # one would compute much more slowly.
+        # one would compute much more slowly. (The same, if chosen, becomes it.)
         if config and config["jit_compile"] == keras.Sequential().jit_compile:
             config["jit_compile"] = "auto"
         return config

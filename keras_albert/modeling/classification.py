@@ -457,7 +457,7 @@ def _checked_labels(num_labels: int, labels, least: int):
     for place, name in enumerate(labels):
         if isinstance(name, int | float | np.generic) and name != place:
             raise AlbertError(
-                f"a label that is named by a number must have its place, from "
+                "a label that is named by a number must have its place, from "
                 f"0 to {num_labels - 1}. Received: {labels!r:.80}. Give names "
                 "that are texts, and labels by these names."
             )

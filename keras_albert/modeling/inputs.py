@@ -104,7 +104,8 @@ def as_texts(inputs, name: str = "texts") -> list[str]:
 def named_texts(texts) -> dict:
     """Puts texts into a dict of `text` and, for pairs of texts, `pair`.
 
-    Takes texts, a tuple of two, or such a dict; AlbertError for other keys.
+    Takes texts, a tuple of two lists of texts, or such a dict; AlbertError for
+    other keys. A tuple of two strings is a list of texts.
     """
     is_pair = isinstance(texts, tuple) and len(texts) == 2
     if is_pair and not all(isinstance(each, str) for each in texts):
