@@ -94,6 +94,24 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="module", autouse=True)
+def same_fixtures():
+    """Fixtures of a module draw the same random weights in every session."""
+    _seed_all()
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """A test draws the same random numbers whichever tests ran before it."""
+    _seed_all()
+
+
+def _seed_all() -> None:
+    import keras
+
+    keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def short_collections():
     """Keras collects garbage for each layer that it quantizes.
 

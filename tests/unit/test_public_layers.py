@@ -139,8 +139,8 @@ def test_functional_model_trained_saved_and_read(tmp_path):
     ids = inputs()["token_ids"]
     x = [ids, ids != 0, np.array([[0.5], [-1.0], [2.0]], "float32")]
     y = np.ones((BATCH, 2), "float32")
-    losses = model.fit(x, y, epochs=2, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
+    losses = model.fit(x, y, epochs=10, verbose=0).history["loss"]
+    assert losses[-1] < 0.7 * losses[0]
     model.save(tmp_path / "model.keras")
     for load in (keras.models.load_model, ka.load_model):
         again = load(tmp_path / "model.keras")
