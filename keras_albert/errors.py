@@ -5,11 +5,14 @@ This module only imports the standard library.
 
 import contextlib
 import dataclasses
+import difflib
 import importlib
 import importlib.util
+import inspect
 import math
+import numbers
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -98,10 +101,26 @@ def reason_of(error: Exception) -> str:
     return lines[0][:300]
 
 
+def is_whole(value) -> bool:
+    """Whether `value` is an integer of Python or NumPy, and not a bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def is_number(value) -> bool:
-    """Whether `value` is a finite int or float, and not a bool."""
-    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Whether `value` is a finite number of Python or NumPy, and no bool."""
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return is_real and math.isfinite(value)
+
+
+def make_plain(settings: Any) -> None:
+    """Replaces NumPy's numbers in a frozen dataclass by Python's.
+
+    Settings are written to JSON files, which hold no NumPy numbers.
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, numbers.Number) and hasattr(value, "item"):
+            object.__setattr__(settings, field.name, value.item())
 
 
 def _check(valid: bool, name: str, value: object, expected: str) -> None:
@@ -113,7 +132,7 @@ def _check(valid: bool, name: str, value: object, expected: str) -> None:
 
 def check_positive(name: str, value: int) -> None:
     """Raises AlbertError unless `value` is an integer of 1 or more."""
-    valid = type(value) is int and 1 <= value <= LARGEST_COUNT
+    valid = is_whole(value) and 1 <= value <= LARGEST_COUNT
     _check(valid, name, value, f"a positive integer (up to {LARGEST_COUNT})")
 
 
@@ -124,7 +143,7 @@ def check_flag(name: str, value: bool) -> None:
 
 def check_seed(seed: int) -> None:
     """Raises AlbertError unless `seed` is an integer from 0 to 2**32 - 1."""
-    valid = type(seed) is int and 0 <= seed < 2**32
+    valid = is_whole(seed) and 0 <= seed < 2**32
     _check(valid, "seed", seed, "an integer from 0 to 4294967295")
 
 
@@ -162,3 +181,33 @@ def check_choice(name: str, value, choices: tuple) -> None:
     """Raises AlbertError unless `value` is one of `choices`."""
     known = ", ".join(map(repr, choices))
     _check(value in choices, name, value, f"one of {known}")
+
+
+def check_argument_names(
+    cls: type, names: Iterable[str], inherited: Iterable[str]
+) -> None:
+    """Raises TypeError if `cls` lacks an argument; suggests a similar name.
+
+    `inherited` are the arguments of its base class outside this package.
+
+    Without this check, a misspelt argument gives a confusing error: Python
+    first reports that the intended argument is missing, or Keras suggests
+    nothing. Classes outside this package are not checked.
+    """
+    if not cls.__module__.startswith("keras_albert."):
+        return
+    known = {
+        name: None
+        for ancestor in cls.__mro__
+        if ancestor.__module__.startswith("keras_albert.")
+        for name in inspect.signature(ancestor.__init__).parameters
+        if name not in ("self", "args", "kwargs")
+    }
+    for name in names:
+        if name in known or name in inherited:
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        remedy = f"It takes {', '.join(f'`{each}`' for each in known)}."
+        if close:
+            remedy = f"Did you mean `{close[0]}`?"
+        raise TypeError(f"{cls.__name__}() has no argument `{name}`. {remedy}")

@@ -7,7 +7,12 @@ from types import ModuleType
 import numpy as np
 
 from keras_albert.allocator import keep_freed_memory_again
-from keras_albert.errors import AlbertError, check_positive, optional_import
+from keras_albert.errors import (
+    AlbertError,
+    check_positive,
+    is_whole,
+    optional_import,
+)
 
 
 def batch_dataset(
@@ -61,7 +66,7 @@ def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
             f"multiple of `host_count`. Received: batch_size={batch_size}, "
             f"host_count={host_count}."
         )
-    if type(host_index) is not int or not 0 <= host_index < host_count:
+    if not is_whole(host_index) or not 0 <= host_index < host_count:
         raise AlbertError(
             "`host_index` must be an integer from 0 to host_count - 1. "
             f"Received: host_index={host_index!r}, host_count={host_count}."

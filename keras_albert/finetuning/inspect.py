@@ -15,7 +15,12 @@ import numpy as np
 from keras import ops
 
 from keras_albert.checkpoints.load import load
-from keras_albert.errors import AlbertError, check_positive, optional_import
+from keras_albert.errors import (
+    AlbertError,
+    check_positive,
+    is_whole,
+    optional_import,
+)
 from keras_albert.finetuning.config import InspectRun
 from keras_albert.modeling.backbone import encoder_of, padding_mask_of
 from keras_albert.modeling.base import AlbertModel, check_model
@@ -108,7 +113,7 @@ def attention_figure(
     texts = [text] if pair is None else ([text], [pair])
     inputs = backbone.preprocess(texts)
     layers = backbone(inputs, return_attention_scores=True)["attention_scores"]
-    if type(layer) is not int or not -len(layers) <= layer < len(layers):
+    if not is_whole(layer) or not -len(layers) <= layer < len(layers):
         raise AlbertError(
             f"`layer` must be from 0 to {len(layers) - 1}, or negative to "
             f"count from the last one. Received: {layer!r}."

@@ -7,7 +7,6 @@ the arrays that the forward pass reads.
 """
 
 import dataclasses
-import difflib
 import inspect
 import warnings
 from collections.abc import Iterable
@@ -17,7 +16,11 @@ from typing import TYPE_CHECKING, Any, Self
 import keras
 from keras import layers
 
-from keras_albert.errors import AlbertError, check_choice
+from keras_albert.errors import (
+    AlbertError,
+    check_argument_names,
+    check_choice,
+)
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.private_apis import KeepsJaxState, sublayers
 
@@ -66,7 +69,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
     predicted_axes = None  # `axes` of the last inputs that Keras was given
 
     def __new__(cls, *args, **kwargs):
-        _check_argument_names(cls, kwargs)
+        check_argument_names(cls, kwargs, _OF_KERAS)
         return super().__new__(cls, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -199,6 +202,20 @@ class AlbertModel(KeepsJaxState, keras.Model):
         with feeding().plain_errors(self):
             x, _, _ = feeding().fed(self, x)
             return super().predict(x, *args, **kwargs)
+
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """`keras.Model.save`. Raises AlbertError for HDF5, an older format.
+
+        Keras would write the file, and could not read the model from it.
+        """
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise AlbertError(
+                "the file of a model must end in .keras. Received: "
+                f"{str(filepath)!r}. Weights alone go into HDF5 with "
+                "model.save_weights('x.weights.h5'); a folder with the "
+                "vocabulary is written by model.save_to_preset."
+            )
+        super().save(filepath, *args, **kwargs)
 
     def export(
         self,
@@ -344,7 +361,7 @@ class ConfiguredLayer(layers.Layer):
     """
 
     def __new__(cls, *args, **kwargs):
-        _check_argument_names(cls, kwargs)
+        check_argument_names(cls, kwargs, _OF_KERAS)
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, config: AlbertConfig, **kwargs: Any):
@@ -504,32 +521,6 @@ def _projections_and_tables(layer: layers.Layer) -> dict[str, layers.Layer]:
     kinds = layers.Dense | layers.Embedding
     parts = (part for part in sublayers(layer) if isinstance(part, kinds))
     return own_paths(layer, parts)
-
-
-def _check_argument_names(cls: type, names) -> None:
-    """Raises TypeError if `cls` lacks an argument; suggests a similar name.
-
-    Without this check, a misspelt argument gives a confusing error: Python
-    first reports that the intended argument is missing, or Keras suggests
-    nothing. Classes outside this package are not checked.
-    """
-    if not cls.__module__.startswith("keras_albert."):
-        return
-    known = {
-        name: None
-        for ancestor in cls.__mro__
-        if ancestor.__module__.startswith("keras_albert.")
-        for name in inspect.signature(ancestor.__init__).parameters
-        if name not in ("self", "args", "kwargs")
-    }
-    for name in names:
-        if name in known or name in _OF_KERAS:
-            continue
-        close = difflib.get_close_matches(name, known, n=1)
-        remedy = f"It takes {', '.join(f'`{each}`' for each in known)}."
-        if close:
-            remedy = f"Did you mean `{close[0]}`?"
-        raise TypeError(f"{cls.__name__}() has no argument `{name}`. {remedy}")
 
 
 def _summary(model: AlbertModel) -> str:

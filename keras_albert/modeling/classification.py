@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.errors import AlbertError, check_choice
+from keras_albert.errors import AlbertError, check_choice, is_whole
 from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS
 from keras_albert.modeling.exits import ExitClassifiers, loss_weights
@@ -35,7 +35,8 @@ class AlbertForSequenceClassification(HeadedModel):
 
     Args:
         backbone: the encoder, usually pretrained.
-        num_labels: C, number of labels; 1 for a regression.
+        num_labels: C, number of labels; 1 for a regression; None for as many
+            as `labels`.
         problem: "single_label" (train with SparseCategoricalCrossentropy),
             "multi_label" (BinaryCrossentropy) or "regression" (mean squared
             error); the losses with `from_logits=True`.
@@ -67,7 +68,7 @@ class AlbertForSequenceClassification(HeadedModel):
     def __init__(
         self,
         backbone: AlbertBackbone,
-        num_labels: int,
+        num_labels: int | None = None,
         dropout: float = CLASSIFIER_DROPOUT,
         problem: str = "single_label",
         labels: tuple[str, ...] | None = None,
@@ -83,18 +84,17 @@ class AlbertForSequenceClassification(HeadedModel):
                     "a model with a single layer cannot stop before it. "
                     f"Received: exits={exits!r}. Leave it out."
                 )
-        self.labels = _checked_labels(
+        self.num_labels, self.labels = _checked_labels(
             num_labels, labels, least=2 if problem == "single_label" else 1
         )
-        self.num_labels = num_labels
         self.problem = problem
         self.dropout = self._dropout(dropout)
-        self.classifier = self._logits(num_labels, "classifier")
+        self.classifier = self._logits(self.num_labels, "classifier")
         self.exits = exits
         self.exit_classifiers = None
         if exits == "own":
             self.exit_classifiers = ExitClassifiers(
-                self.config, num_labels, name="exit_classifiers"
+                self.config, self.num_labels, name="exit_classifiers"
             )
         if exits == "drawn":
             self.drawn_layers = keras.random.SeedGenerator()
@@ -200,7 +200,7 @@ class AlbertForTokenClassification(HeadedModel):
 
     Args:
         backbone: the encoder; its pooler is not used.
-        num_labels: C, number of labels.
+        num_labels: C, number of labels; None for as many as `labels`.
         dropout: dropout rate before the classifier.
         labels: C names of the labels; None if they have no names.
 
@@ -218,16 +218,17 @@ class AlbertForTokenClassification(HeadedModel):
     def __init__(
         self,
         backbone: AlbertBackbone,
-        num_labels: int,
+        num_labels: int | None = None,
         dropout: float = CLASSIFIER_DROPOUT,
         labels: tuple[str, ...] | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
-        self.labels = _checked_labels(num_labels, labels, least=2)
-        self.num_labels = num_labels
+        self.num_labels, self.labels = _checked_labels(
+            num_labels, labels, least=2
+        )
         self.dropout = self._dropout(dropout)
-        self.classifier = self._logits(num_labels, "classifier")
+        self.classifier = self._logits(self.num_labels, "classifier")
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
@@ -288,7 +289,7 @@ class AlbertForTokenClassification(HeadedModel):
         ]
         rows, starts = [], []
         for text, text_labels in zip(texts, labels, strict=True):
-            _check_word_labels(text, text_labels, self.num_labels)
+            _check_word_labels(text, text_labels, self.num_labels, self.labels)
             (row, first), *_ = word_rows(tokenizer, text, longest)
             rows.append(row)
             starts.append(first)
@@ -436,14 +437,17 @@ def default_labels(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def _checked_labels(num_labels: int, labels, least: int):
-    if type(num_labels) is not int or num_labels < least:
+def _checked_labels(num_labels, labels, least: int):
+    """The number of labels, by default that of their names; and the names."""
+    if num_labels is None and hasattr(labels, "__len__"):
+        num_labels = len(labels)
+    if not is_whole(num_labels) or num_labels < least:
         raise AlbertError(
-            f"`num_labels` must be an integer of {least} or more. "
-            f"Received: {num_labels!r}."
+            f"`num_labels` must be an integer of {least} or more; or give "
+            f"names, labels=[...]. Received: num_labels={num_labels!r}."
         )
     if labels is None:
-        return None
+        return int(num_labels), None
     if hasattr(labels, "tolist"):  # an array, or a column of a frame
         labels = labels.tolist()
     is_list = isinstance(labels, list | tuple)
@@ -461,10 +465,10 @@ def _checked_labels(num_labels: int, labels, least: int):
                 f"0 to {num_labels - 1}. Received: {labels!r:.80}. Give names "
                 "that are texts, and labels by these names."
             )
-    return tuple(labels)
+    return int(num_labels), tuple(labels)
 
 
-def _check_word_labels(words, labels, num_labels: int) -> None:
+def _check_word_labels(words, labels, num_labels: int, names) -> None:
     if not hasattr(labels, "__len__") or len(words) != len(labels):
         raise AlbertError(
             f"each of the words {words!r:.60} needs a label. Received: "
@@ -474,7 +478,10 @@ def _check_word_labels(words, labels, num_labels: int) -> None:
         if type(label) is bool or not (
             isinstance(label, int | np.integer) and 0 <= label < num_labels
         ):
+            named = (
+                ", or one of " + ", ".join(map(repr, names)) if names else ""
+            )
             raise AlbertError(
-                f"a label must be an integer from 0 to {num_labels - 1}. "
-                f"Received: {label!r} for {word!r}."
+                f"a label must be an integer from 0 to {num_labels - 1}"
+                f"{named}. Received: {label!r} for {word!r}."
             )

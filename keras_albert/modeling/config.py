@@ -21,6 +21,7 @@ from keras_albert.errors import (
     check_positive_number,
     check_probability,
     errors_about,
+    make_plain,
 )
 
 # The most blocks that a model may apply. The deepest published ALBERT has 48.
@@ -136,6 +137,7 @@ class AlbertConfig:
     transformers and KerasHub; the reference has no projection then"""
 
     def __post_init__(self):
+        make_plain(self)
         for field in dataclasses.fields(self):
             if field.type is int and field.name != "relaxed_rank":
                 check_positive(field.name, getattr(self, field.name))

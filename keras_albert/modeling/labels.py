@@ -108,6 +108,8 @@ def _checked(y, classes: Classes | None, loss):
             "int32",
         ).reshape(array.shape)
         is_tensor = False
+    elif classes is not None and is_sparse(loss):
+        _check_not_ambiguous(classes)
     if classes is not None and is_sparse(loss) and array.dtype.kind in "biuf":
         wrong = ~((array >= 0) & (array < classes.count) & (array % 1 == 0))
         if (ignored := ignored_class(loss)) is not None:
@@ -120,6 +122,17 @@ def _checked(y, classes: Classes | None, loss):
                 f"{CORRECT}"
             )
     return y if is_tensor else array
+
+
+def _check_not_ambiguous(classes: Classes) -> None:
+    """Raises AlbertError if a number could be a label's place or its name."""
+    for place, name in enumerate(classes.names or ()):
+        if str(name).isdecimal() and str(name) != str(place):
+            raise AlbertError(
+                f"the label named {name!r} has the number {place}, so that a "
+                "number as a label could be the name of one label and the "
+                "place of another. Received: numbers. Give the names, as texts."
+            )
 
 
 def _check_no_names(y) -> None:
@@ -251,6 +264,7 @@ def _graph_checked(y, classes: Classes | None, loss):
             [unknown(classes), ". Received: ", ". Correct it."],
         )
     elif classes is not None and is_sparse(loss) and not y.dtype.is_bool:
+        _check_not_ambiguous(classes)
         right = (y >= 0) & (y < tf.cast(classes.count, y.dtype))
         if y.dtype.is_floating:
             right &= tf.equal(y, tf.floor(y))

@@ -99,6 +99,12 @@ class Preprocessor(keras.layers.Layer):
     def _texts(self, x) -> dict:
         import tensorflow as tf
 
+        if any(isinstance(v, keras.KerasTensor) for v in keras.tree.flatten(x)):
+            raise AlbertError(
+                "a model of keras.Input cannot take texts, as only TensorFlow "
+                "has strings. Received: a KerasTensor. Map the preprocessor "
+                "over the dataset, dataset.map(preprocessor), or call it first."
+            )
         x = {name: tf.convert_to_tensor(v) for name, v in _named(x).items()}
         for name, value in x.items():
             if value.dtype != tf.string:

@@ -110,7 +110,7 @@ class AlbertForTextEmbedding(HeadedModel):
         self.projection = None
         if projection is not None:
             check_positive("projection", projection)
-            self.projection = self._logits(projection, "projection")
+            self.projection = self._logits(int(projection), "projection")
         # Most rows whose activations a training step holds; None for all. It
         # changes how the gradient is computed, not its value.
         self.rows_at_once = None

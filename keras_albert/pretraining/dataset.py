@@ -32,7 +32,12 @@ from keras_albert.data.input_pipeline import (
     without_tuning,
 )
 from keras_albert.distribution.config import available_cores
-from keras_albert.errors import AlbertError, check_positive, check_seed
+from keras_albert.errors import (
+    AlbertError,
+    check_positive,
+    check_seed,
+    is_whole,
+)
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.counter_rng import fold
 from keras_albert.pretraining.packing import Packing
@@ -295,7 +300,7 @@ def _phase_seed(seed: int, phase: int) -> int:
 
 
 def _check_start(start_step: int) -> None:
-    if type(start_step) is not int or start_step < 0:
+    if not is_whole(start_step) or start_step < 0:
         raise AlbertError(
             "`start_step` must be an integer, 0 or more. "
             f"Received: start_step={start_step!r}."

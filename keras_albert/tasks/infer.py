@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_albert.data.config import TableColumns
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, is_whole
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.inputs import no_vocabulary
@@ -152,7 +152,7 @@ def _checked_lengths(
     if (
         not isinstance(lengths, list | tuple)
         or not lengths
-        or any(type(n) is not int or n < SHORTEST_SINGLE for n in lengths)
+        or any(not is_whole(n) or n < SHORTEST_SINGLE for n in lengths)
         or sorted(set(lengths)) != list(lengths)
         or lengths[-1] > most
     ):
@@ -166,7 +166,7 @@ def _checked_lengths(
             f"in which contexts are read, {longest} tokens. Received: "
             f"{lengths!r:.60}. Or shorten the windows with `reading`."
         )
-    return tuple(lengths)
+    return tuple(map(int, lengths))
 
 
 def _checked_reading(

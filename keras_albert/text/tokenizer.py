@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, is_whole
 from keras_albert.storage import check_not_a_file, replacing
 from keras_albert.text import normalization
 from keras_albert.text.pieces import (
@@ -274,7 +274,7 @@ class Tokenizer:
                 text, or `pad_to` is less than `max_length`.
         """
         check_max_length(max_length, pair=pairs is not None)
-        is_length = type(pad_to) is int and pad_to >= max_length
+        is_length = is_whole(pad_to) and pad_to >= max_length
         if pad_to is not None and not is_length:
             raise AlbertError(
                 "`pad_to` must be an integer, not below `max_length`. "
@@ -314,7 +314,7 @@ class Tokenizer:
         longest = max((len(tokens) for tokens, _ in rows), default=2)
         if length is None:
             length = longest
-        if type(length) is not int or length < longest:
+        if not is_whole(length) or length < longest:
             raise AlbertError(
                 "`length` must be an integer, at least that of the longest "
                 f"row, {longest}. Received: length={length!r}. Cut the rows: "
@@ -400,7 +400,7 @@ def check_max_length(
 ) -> None:
     """Raises AlbertError if a row cannot hold one token of each text."""
     shortest = SHORTEST_PAIR if pair else SHORTEST_SINGLE
-    if type(max_length) is not int or max_length < shortest:
+    if not is_whole(max_length) or max_length < shortest:
         raise AlbertError(
             f"`{name}` must be an integer, at least {shortest} for "
             f"{'pairs' if pair else 'single texts'}. "

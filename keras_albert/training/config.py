@@ -10,12 +10,13 @@ from keras_albert.errors import (
     check_not_negative,
     check_positive_number,
     check_probability,
+    is_whole,
 )
 
 
 def check_warmup(warmup_steps: int, steps: int) -> None:
     """Raises AlbertError unless the warm-up ends before the run."""
-    if type(warmup_steps) is not int or not 0 <= warmup_steps < steps:
+    if not is_whole(warmup_steps) or not 0 <= warmup_steps < steps:
         raise AlbertError(
             "`warmup_steps` must be an integer from 0 to steps - 1. Received: "
             f"warmup_steps={warmup_steps!r}, steps={steps}. A tenth of the "

@@ -83,6 +83,7 @@ class Lamb(OptimizerHooks):
         if is_number(learning_rate) or not callable(learning_rate):
             # 0 is valid: a schedule may have set it when the model was saved.
             check_not_negative("learning_rate", learning_rate)
+            learning_rate = float(learning_rate)  # Keras refuses np.float32
         check_probability("beta_1", beta_1)
         check_probability("beta_2", beta_2)
         check_positive_number("epsilon", epsilon)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from keras_albert.errors import AlbertError
@@ -9,6 +10,7 @@ from keras_albert.exports.config import ExportRun
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.modeling.config import VARIANTS, AlbertConfig
 from keras_albert.pretraining.config import ExampleConfig, PretrainRun
+from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     WindowConfig,
@@ -59,6 +61,21 @@ def test_released_json(tmp_path, released, variant):
     assert config == VARIANTS[variant]
     config.to_json(path)
     assert AlbertConfig.from_json(path) == config
+
+
+def test_numbers_of_numpy(tmp_path):
+    """They become numbers of Python, which JSON can hold."""
+    numpys = {
+        name: np.array(value)[()] if name != "hidden_act" else value
+        for name, value in RELEASED_BASE.items()
+    }
+    config = AlbertConfig.from_dict(numpys)
+    config.to_json(tmp_path / "config.json")
+    again = AlbertConfig.from_json(tmp_path / "config.json")
+    assert again == VARIANTS["base_v1"]
+    assert ExampleConfig(np.int64(64)) == ExampleConfig(64)
+    stop = EarlyExit(confidence=np.float32(0.5))
+    assert type(stop.confidence) is float
 
 
 def test_variants():

@@ -661,6 +661,21 @@ def test_encode_and_similarity(tokenizer, tiny_lines):
 
 
 @pytest.mark.any_backend
+def test_how_many_labels():
+    """As many as there are names; or a number, of NumPy too."""
+    backbone = ka.AlbertBackbone(CONFIG)
+    count = np.int64(3)
+    for head in (
+        ka.AlbertForSequenceClassification,
+        ka.AlbertForTokenClassification,
+    ):
+        for settings in ({"labels": np.array([*"abc"])}, {"num_labels": count}):
+            model = head(backbone, **settings)
+            assert model.num_labels == model.classifier.units == 3
+            assert type(model.num_labels) is int
+
+
+@pytest.mark.any_backend
 def test_word_examples(tokenizer):
     model = new_model("tokens", tokenizer)
     words = [["The", "fox", "sold"], ["London"]]

@@ -539,6 +539,16 @@ def test_labels_of_other_losses(backbone):
 
 
 @pytest.mark.on_torch
+def test_labels_that_are_named_by_other_numbers(backbone):
+    """The text "1" is a name; the number 1 could be a name or a place."""
+    model = quick(ka.AlbertForSequenceClassification(backbone, labels=[*"120"]))
+    model.fit(TEXTS, ["1", "2", "0"] * 3, verbose=0)
+    for data in ((TEXTS, LABELS), (dataset(TEXTS, LABELS),)):
+        with pytest.raises(ka.AlbertError, match="named '1' has the number 0"):
+            model.fit(*data, verbose=0)
+
+
+@pytest.mark.on_torch
 def test_labels_without_names(backbone, chooser):
     several = {"problem": "multi_label", "labels": NAMES}
     for count, options, message in (
@@ -648,6 +658,10 @@ def test_a_loader_without_an_end(classifier):
             "`text` must be strings. Received: int64",
         ),
         (lambda h: h.model.preprocessor("bare"), "single examples.*Make batch"),
+        (
+            lambda h: h.model.preprocessor(keras.Input((), dtype="string")),
+            "cannot take texts.*a KerasTensor",
+        ),
     ],
 )
 def test_refused(call, message, classifier, chooser, backbone, tokenizer):

@@ -7,6 +7,7 @@ from keras_albert.errors import (
     check_fields,
     check_positive,
     is_number,
+    make_plain,
 )
 
 
@@ -24,6 +25,7 @@ class WindowConfig:
     """most tokens of a question; the rest is cut off (max_query_length)"""
 
     def __post_init__(self):
+        make_plain(self)
         sizes = "sequence_length stride query_length"
         check_fields(check_positive, self, sizes)
         if self.sequence_length <= self.query_length + 3:
@@ -46,6 +48,7 @@ class AnswerConfig:
     """most tokens of an answer"""
 
     def __post_init__(self):
+        make_plain(self)
         check_positive("n_best", self.n_best)
         check_positive("answer_length", self.answer_length)
 
@@ -86,6 +89,7 @@ class ReadingConfig:
     best F1 on the examples at hand"""
 
     def __post_init__(self):
+        make_plain(self)
         if self.threshold is not None and not is_number(self.threshold):
             raise AlbertError(
                 "`threshold` for questions must be a number or None. Received: "
