@@ -21,6 +21,7 @@ import sentencepiece
 import tensorflow as tf
 import tensorflow_text
 
+from keras_albert.private_apis import keep_vocabulary
 from keras_albert.text.alignment import Aligner
 from keras_albert.text.graph_characters import (
     SPACE,
@@ -69,11 +70,11 @@ class GraphAligner(tf.Module):
         model, user_defined = _model_of_bytes(tokenizer.model_bytes)
         self._user_defined = Substitution(user_defined)
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=model,
-            out_type=tf.int32,
-            # Unique for each vocabulary; see `GraphTokenizer`.
-            name=f"bytes_{tokenizer.fingerprint[:16]}",
+            model=model, out_type=tf.int32
         )
+        # Unique for each vocabulary; see `GraphTokenizer`.
+        name = f"bytes_{tokenizer.fingerprint[:16]}"
+        keep_vocabulary(self._sentencepiece, model, name)
 
     def __call__(self, texts: Characters) -> GraphPieces:
         """Tokenizes the texts."""
