@@ -6,6 +6,13 @@ from pathlib import Path
 from keras_albert.errors import AlbertError
 
 SKIP_REMEDY = "Correct it, or leave such rows out with --skip-bad."
+# In place of a file, for rows that were given as Python objects.
+IN_MEMORY = Path("the table")
+
+
+def place_of(path: str | Path, line: int) -> str:
+    """Names a row in messages: by file and line, or by its index in memory."""
+    return f"row {line - 1}" if path == IN_MEMORY else f"{path}:{line}"
 
 
 class BadRows:

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.data.bad_rows import BadRows
+from keras_albert.data.bad_rows import (
+    IN_MEMORY,
+    SKIP_REMEDY,
+    BadRows,
+    place_of,
+)
 from keras_albert.data.frames import Frame, columns_of
 from keras_albert.data.saved_dataset import is_saved_dataset, read_saved_dataset
 from keras_albert.data.table_files import READERS, NumberedRow
@@ -122,7 +127,7 @@ def read_parts(
     """
     if not isinstance(path, str | os.PathLike):
         rows = _rows_of(columns_of(path))
-        table = _table(Path("columns"), rows, fields, skip_bad, complete)
+        table = _table(IN_MEMORY, rows, fields, skip_bad, complete)
         _check_not_empty(table.path, len(table), len(table.skipped))
         yield table
         return
@@ -201,7 +206,10 @@ def _table(
     complete: Callable[[dict, dict], dict],
 ) -> Table:
     examples, rows, lines = [], [], []
-    bad, every = BadRows(skip_bad), BadRows(skip=False, remedy="")
+    remedy = SKIP_REMEDY
+    if path == IN_MEMORY:
+        remedy = remedy.replace("--skip-bad", "skip_bad=True")
+    bad, every = BadRows(skip_bad, remedy), BadRows(skip=False, remedy="")
     for line, row in records:
         try:
             if isinstance(row, AlbertError):
@@ -213,9 +221,9 @@ def _table(
         except MissingColumn as error:
             # Except in JSONL, a missing column is missing in every row.
             rows_differ = path.suffix.lower() == ".jsonl"
-            (bad if rows_differ else every).add(f"{path}:{line}", error)
+            (bad if rows_differ else every).add(place_of(path, line), error)
         except AlbertError as error:
-            bad.add(f"{path}:{line}", error)
+            bad.add(place_of(path, line), error)
         else:
             rows.append(row)
             lines.append(line)
@@ -276,7 +284,7 @@ def read_text(value: object) -> str:
             remedy = " Of a batched tf.data.Dataset give data.unbatch()."
         raise AlbertError(f"must be a text. Received: {value!r:.60}.{remedy}")
     if not value.strip():
-        raise AlbertError("is empty. Fill it in or remove the row.")
+        raise AlbertError("is empty.")
     return value
 
 
@@ -302,7 +310,7 @@ def read_label(value: object) -> str:
             f"({value!r}) has half a character (a lone surrogate). Correct it."
         )
     if not value:
-        raise AlbertError("is empty. Fill it in or remove the row.")
+        raise AlbertError("is empty.")
     return value
 
 
@@ -377,21 +385,23 @@ def label_index(
     labels: Sequence[str],
     names: Sequence[str],
     path: str | Path,
-    lines: Sequence[int] | None = None,
+    lines: Sequence[int],
 ) -> np.ndarray:
     """The index of each label in `names`, int32 [len(labels)].
 
     `path` and `lines` (see `Table.lines`) are for errors of unknown labels.
     """
     index = {name: number for number, name in enumerate(names)}
-    for number, label in enumerate(labels):
+    for label, line in zip(labels, lines, strict=True):
         if label in index:
             continue
         try:
             check_labels([label], names)
         except AlbertError as error:
-            place = f"row {number + 1}" if lines is None else lines[number]
-            raise AlbertError(f"{path}:{place}: the label {error}") from None
+            place = place_of(path, line)
+            raise AlbertError(
+                f"{place}: the label {error} Correct it."
+            ) from None
     return np.array([index[label] for label in labels], "int32")
 
 
@@ -402,8 +412,7 @@ def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
             known = ", ".join(map(repr, names[:20]))
             raise AlbertError(
                 f"is the unknown label {label!r}. Expected one of {known}"
-                f"{', ...' if len(names) > 20 else ''}. Correct the label or "
-                "remove the row."
+                f"{', ...' if len(names) > 20 else ''}."
             )
 
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from scipy import special
 
+from keras_albert.data.bad_rows import IN_MEMORY
 from keras_albert.data.batches import Features
 from keras_albert.data.config import OtherColumns, TableColumns
 from keras_albert.data.frames import Frame
@@ -279,7 +280,7 @@ class Predictor(TaskModel):
         for name, value in values.items():
             values[name] = self.definition.given(name, value)
         lines = list(range(1, count + 1))
-        table = Table(Path("texts"), values, [{}] * count, lines)
+        table = Table(IN_MEMORY, values, [{}] * count, lines)
         features = self.features(table)
         warn_if_unreadable(*self.unreadable(features, table))
         return features

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from scipy import sparse
 
+from keras_albert.data.bad_rows import place_of
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Field, Table, read_number, read_text
 from keras_albert.errors import AlbertError
@@ -458,9 +459,9 @@ class Similarity(_VectorTask):
         for score, line in zip(table.values[LABEL], table.lines, strict=True):
             if not lowest <= score <= highest:
                 raise AlbertError(
-                    f"{table.path}:{line}: the score must be from {lowest:g} "
-                    f"to {highest:g} (--embedding.score-range). Received: "
-                    f"{score:g}."
+                    f"{place_of(table.path, line)}: the score must be from "
+                    f"{lowest:g} to {highest:g} (--embedding.score-range). "
+                    f"Received: {score:g}."
                 )
 
     def scores(self, outputs, features, names):

@@ -5,6 +5,7 @@ Letters: B texts, M masks of a text, K best pieces.
 
 import numpy as np
 
+from keras_albert.data.bad_rows import place_of
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Field, read_text
 from keras_albert.errors import AlbertError
@@ -90,7 +91,8 @@ class FillMask(Task):
             is_blank = not text.strip()  # as a line of a .txt file may be
             if tokens.count(MASK_ID) != written or not (written or is_blank):
                 raise AlbertError(
-                    f'{table.path}:{line}: each text needs "{MASK}" within the '
+                    f"{place_of(table.path, line)}: each text needs "
+                    f'"{MASK}" within the '
                     f"first {length} tokens. Received: {text!r:.80}. Write "
                     "one, or shorten the text."
                 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
+from keras_albert.data.bad_rows import place_of
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import (
     Field,
@@ -118,7 +119,7 @@ class MultipleChoice(LearnedTask):
         texts, choices = values["text"], values["choices"]
         count = len(choices[0])
         for line, each in zip(table.lines, choices, strict=True):
-            with errors_about(f"{table.path}:{line}"):
+            with errors_about(place_of(table.path, line)):
                 _check_number(each, count)
         questions = values.get(QUESTION, [""] * len(table))
         rows = choice_rows(tokenizer, texts, questions, choices, length)
