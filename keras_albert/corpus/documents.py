@@ -16,7 +16,6 @@ import gzip
 import importlib
 import importlib.metadata
 import itertools
-import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from keras_albert.text.files import (
     GZIP_SUFFIX,
     decode_line,
     find_files,
+    json_object,
     open_parquet,
 )
 from keras_albert.text.normalization import to_text
@@ -213,18 +213,7 @@ def _jsonl_lines(part: Part, column: str, opener: Opener) -> Iterator[str]:
 def _value_of(line: str, column: str):
     if not line.strip():
         return None
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise AlbertError(
-            f"not a JSON object ({error}). Expected one a line, as in "
-            f'{{"{column}": "..."}}.'
-        ) from None
-    if not isinstance(row, dict):
-        raise AlbertError(
-            f"expected a JSON object. Received: a {type(row).__name__}. Write "
-            f'one a line, as in {{"{column}": "..."}}.'
-        )
+    row = json_object(line)
     if column not in row:
         raise AlbertError(_no_column(column, row))
     return row[column]

@@ -6,14 +6,13 @@ race_utils.py also reads it, each folder has one `all.txt` with an object a
 line. `text.model_inputs.choice_rows` joins questions and options.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from keras_albert.data.bad_rows import BadRows
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError, check_choice
-from keras_albert.text.files import check_files, decode_line
+from keras_albert.text.files import check_files, decode_line, json_object
 
 SPLITS = ("train", "dev", "test")
 # Questions (Lai et al. 2017, Table 2).
@@ -103,15 +102,7 @@ def _questions(path: Path) -> Iterator[tuple[str, _Question | AlbertError]]:
 
 def _passage(line: bytes, number: int) -> dict:
     """A passage with equally many questions, options and answers."""
-    text = decode_line(line, is_first=number == 1)
-    try:
-        passage = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AlbertError(
-            f"not JSON ({error}). Expected a passage, as one object a line."
-        ) from None
-    if not isinstance(passage, dict):
-        raise AlbertError(f"expected a JSON object. Received: {text:.60}.")
+    passage = json_object(decode_line(line, is_first=number == 1))
     needed = ["article", *_KEYS]
     if missing := [key for key in needed if key not in passage]:
         raise AlbertError(

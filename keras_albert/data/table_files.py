@@ -6,14 +6,17 @@ The readers yield an AlbertError instead of a row that cannot be read.
 import collections
 import csv
 import itertools
-import json
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from keras_albert.errors import AlbertError
-from keras_albert.text.files import open_parquet, read_lines_or_faults
+from keras_albert.text.files import (
+    json_object,
+    open_parquet,
+    read_lines_or_faults,
+)
 
 TABLE_ROWS_AT_ONCE = 1_000  # rows of a Parquet file read at a time
 FIRST_BYTES = 2**16  # which show how the lines of a file end
@@ -202,20 +205,10 @@ def _read_jsonl(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:
         if isinstance(line, AlbertError):
             yield number, line
         elif line.strip():
-            yield number, _json_object(line)
-
-
-def _json_object(line: str) -> dict[str, object] | AlbertError:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return AlbertError(f"not JSON ({error}). Expected one object a line.")
-    if isinstance(row, dict):
-        return row
-    return AlbertError(
-        'expected an object such as {"text": "..."}. '
-        f"Received: {line.strip():.60}."
-    )
+            try:
+                yield number, json_object(line)
+            except AlbertError as error:
+                yield number, error
 
 
 def _read_parquet(

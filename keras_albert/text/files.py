@@ -3,9 +3,11 @@
 import contextlib
 import glob
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from keras_albert.errors import AlbertError, optional_import
 
@@ -181,3 +183,19 @@ def decode_line(line: bytes, is_first: bool) -> str:
             "or remove the line."
         ) from None
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """The JSON object in a line; raises AlbertError if there is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise AlbertError(
+            f"not JSON ({error}). Expected one object a line."
+        ) from None
+    if not isinstance(found, dict):
+        raise AlbertError(
+            'expected a JSON object such as {"text": "..."}. Received: '
+            f"{line.strip():.60}."
+        )
+    return found

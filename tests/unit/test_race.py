@@ -78,7 +78,7 @@ def test_blanks_of_other_widths():
     ("content", "message"),
     [
         (b"[" * 100_000, "not JSON"),
-        (b"[]", "expected a JSON object. Received: \\[\\]"),
+        (b"[]", "expected a JSON object.*Received: \\[\\]"),
         (b"{}", "Missing: article, questions, options, answers"),
         (b'{"article": "caf\xe9"}', "not UTF-8"),
         (b"\xff\xfe{", "UTF-16"),

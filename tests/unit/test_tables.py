@@ -185,7 +185,11 @@ def test_a_declared_delimiter_in_messages(tmp_path):
         ("a.csv", "text|label\nx|1\n", r"commas, semi.*a header with '\|'"),
         ("a.tsv", b"text\tlabel\nx\t1\n\xe9\t1\n", r"a\.tsv:3: not UTF-8"),
         ("a.jsonl", b"\xff", r"a\.jsonl:1: not UTF-8"),
-        ("a.jsonl", '{"text": "x", "label": 1}\n[]', ":2: expected an object"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": 1}\n[]',
+            ":2: expected a JSON object",
+        ),
         ("a.jsonl", "{", ":1: not JSON"),
         ("a.jsonl", '{"text": 5, "label": 1}', "`text` must be a text"),
         ("a.jsonl", '{"text": "x", "label": null}', "must be a text, a number"),
