@@ -310,6 +310,7 @@ class WorkFolder:
         created; or if another run has claimed it at the same time.
         """
         check_free(self.output)
+        content = json.dumps(settings, indent=2) + "\n"
         with _making(self.work):
             self._settings.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -319,7 +320,7 @@ class WorkFolder:
                 room_at(self._settings),
                 open(self._settings, "x", encoding="utf-8") as file,
             ):
-                file.write(json.dumps(settings, indent=2) + "\n")
+                file.write(content)
         except DiskFull:
             remove_folder(self.work)
             raise

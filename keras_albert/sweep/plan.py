@@ -3,7 +3,9 @@
 import dataclasses
 import difflib
 import itertools
+import json
 import math
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +21,8 @@ _TABLES = ("command", "options", "search")
 
 # Options that are not used if the other option is given.
 WITHOUT_EFFECT = {"epochs": "steps", "warmup_share": "warmup_steps"}
+
+RANGE = ("low", "high", "points")  # the keys of a range of values
 
 Value = str | int | float | bool
 
@@ -46,8 +50,8 @@ def read_plan(path: Path) -> SearchPlan:
     Raises AlbertError if it is not such a file, an option does not exist, is
     there twice or has no values, or there are too many combinations.
     """
-    # Everything is checked before the first run: a wrong option would otherwise
-    # stop the search at the first run that has it, perhaps after hours.
+    # All names are checked before the first run. A wrong value makes the runs
+    # fail that have it, perhaps after hours.
     content = read_toml(path)
     if unknown := sorted(content.keys() - set(_TABLES)):
         raise AlbertError(
@@ -67,18 +71,20 @@ def read_plan(path: Path) -> SearchPlan:
                 f"{content[name]!r:.60}. Begin it with the line [{name}]."
             )
     options = flat(content.get("options", {}))
-    search = {
-        name: _values(path, name, value)
-        for name, value in _flat_search(content.get("search", {})).items()
-    }
-    if not search:
+    given = _flat_search(content.get("search", {}))
+    if not given:
         raise AlbertError(
             f"{path}: `search` is empty. Give an option with its values, such "
             "as learning_rate = [1e-4, 3e-4]."
         )
     known = option_types(COMMANDS[command])
-    for name in (*options, *search):
+    for name, value in (*options.items(), *given.items()):
         _check_name(path, command, name, known)
+        _check_json(path, name, value)
+    search = {
+        name: _values(path, name, value, known[name])
+        for name, value in given.items()
+    }
     if twice := sorted(options.keys() & search.keys()):
         raise AlbertError(
             f"{path}: `{twice[0]}` is in `options` and in `search`. Remove it "
@@ -111,16 +117,17 @@ def _flat_search(search: Mapping, prefix: str = "") -> dict[str, object]:
     for name, value in search.items():
         # A table is either a range {low, high, points}, which is a value, or a
         # section of options, such as [search.optimizer].
-        if isinstance(value, dict) and "low" not in value:
+        if isinstance(value, dict) and value.keys().isdisjoint(RANGE):
             found |= _flat_search(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = value
     return found
 
 
-def _values(path: Path, name: str, value: object) -> list[Value]:
+def _values(path: Path, name: str, value: object, kind: object) -> list[Value]:
     if isinstance(value, dict):
-        return _range(path, name, value)
+        counts = int in (kind, *typing.get_args(kind))
+        return _range(path, name, value, counts)
     if not isinstance(value, list) or not value:
         raise AlbertError(
             f"{path}: `search.{name}` must be a list of one or more values, or "
@@ -129,12 +136,12 @@ def _values(path: Path, name: str, value: object) -> list[Value]:
     return _all_different(path, name, value)
 
 
-def _range(path: Path, name: str, value: dict) -> list[float]:
-    """Values from low to high at equal ratios."""
-    low, high, points = (value.get(k) for k in ("low", "high", "points"))
+def _range(path: Path, name: str, value: dict, counts: bool) -> list[Value]:
+    """Values from low to high at equal ratios, rounded if they are `counts`."""
+    low, high, points = map(value.get, RANGE)
     numbers = is_number(low) and is_number(high)
     if (
-        value.keys() != {"low", "high", "points"}
+        value.keys() != {*RANGE}
         or not numbers
         or type(points) is not int
         or not 0 < low < high
@@ -147,7 +154,8 @@ def _range(path: Path, name: str, value: dict) -> list[float]:
     # Equal ratios and not equal differences: learning rates and the like matter
     # by their order of magnitude.
     ratio = (high / low) ** (1 / (points - 1))
-    values = [float(f"{low * ratio**i:.3g}") for i in range(points)]
+    exact = [low * ratio**i for i in range(points)]
+    values = [round(x) if counts else float(f"{x:.3g}") for x in exact]
     return _all_different(path, name, values)
 
 
@@ -164,6 +172,17 @@ def _all_different(path: Path, name: str, values: list[Value]) -> list[Value]:
             "or give fewer points."
         )
     return values
+
+
+def _check_json(path: Path, name: str, value: object) -> None:
+    """Raises AlbertError for a date or time, which JSON does not have."""
+    try:
+        json.dumps(value)
+    except TypeError:
+        raise AlbertError(
+            f"{path}: `{name}` must be texts, numbers, true or false. "
+            f"Received: {value}. Put a text in quotes."
+        ) from None
 
 
 def _check_name(path: Path, command: str, name: str, known: dict) -> None:

@@ -8,8 +8,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
-import os
 import subprocess
 import sys
 import time
@@ -38,27 +36,33 @@ from keras_albert.storage import (
 )
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import SearchPlan, read_plan
+from keras_albert.sweep.study import (
+    chosen_value,
+    ended_trials,
+    enqueue_failed,
+    hashable,
+    minutes_before,
+    open_study,
+    results_of,
+)
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.loop import DIVERGED
 from keras_albert.training.plots import can_draw, save_figure
 from keras_albert.training.run_folder import MADE_OF
-from keras_albert.training.run_log import HELD_OUT, RunLog
+from keras_albert.training.run_log import HELD_OUT, LOG_FILE, RunLog
 
-JOURNAL_FILE = "trials.journal"
 TABLE_FILE, RESULTS_FILE, PLOT_FILE = "table.md", "results.json", "plot.png"
 SETTINGS_FILE = "settings.json"  # of a run, in the format of `--file`
 OUTPUT_FILE = "output.txt"  # what a run prints
 POLL_SECONDS = 0.5
-STUDY = "sweep"
-RETRIED = "retried"  # attribute of the study: numbers of trials that failed
 # Numbers of a report that are no scores of its model, beside losses and errors.
 NO_SCORES = (
     *COMPARED,
     *("mlm_baseline", "sop_baseline", "nsp_baseline"),
     *("epoch", "threshold", "temperature", "tokens_per_second"),
+    "model_flops_utilization",
 )
 NONE = "none"  # how `finetune` is told to hold nothing out
-REDUCTION = 2  # successive halving keeps the better half
 
 
 def sweep(run: SweepRun) -> list[dict]:
@@ -66,7 +70,8 @@ def sweep(run: SweepRun) -> list[dict]:
 
     Returns:
         The results, the best first: the values, the score (None if the run
-        failed), how the run ended, its minutes and its folder.
+        failed; that of its last evaluation if it was stopped early), how the
+        run ended, its minutes and its folder.
 
     Raises:
         AlbertError: the file is wrong, the folder belongs to another search,
@@ -86,14 +91,16 @@ def sweep(run: SweepRun) -> list[dict]:
     try:
         # At a signal the run that is trained must end, too.
         with folder.locked("searching there"), signals_as_ctrl_c():
-            study = _study(optuna, run, plan)
+            study = open_study(optuna, run, plan)
             _check_score(study, run, score)
             if run.retry_failed:
-                _enqueue_failed(study)
-            _search(optuna, study, run, plan, score)
-            results = _results(study, plan)
-            write_json(run.output / RESULTS_FILE, {"runs": results})
-            _write_table(results, plan, run.output / TABLE_FILE)
+                enqueue_failed(study)
+            try:
+                _search(optuna, study, run, plan, score)
+            finally:  # what has ended can be read after an interruption, too
+                results = results_of(study, plan)
+                write_json(run.output / RESULTS_FILE, {"runs": results})
+                _write_table(results, plan, run.output / TABLE_FILE)
             _draw(optuna, study, run.output / PLOT_FILE)
     except _Refused:
         if begun is None:  # so that the corrected file can be given
@@ -147,20 +154,6 @@ def _check_same(run: SweepRun, begun: dict, identity: dict, data: dict) -> None:
             )
 
 
-class _NoLock:
-    """In place of Optuna's lock of the journal.
-
-    The folder is locked already, and a signal in the middle of Optuna's lock
-    would leave its file behind, or raise an error about it.
-    """
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
-
-
 class _Refused(AlbertError):
     """The first run of a search refused its options, or measures nothing."""
 
@@ -171,73 +164,12 @@ def _check_score(study, run: SweepRun, name: str) -> None:
     A wrong name is found when the first run has ended, and can be corrected.
     """
     used = study.user_attrs.get("score", name)
-    if _ended(study) and used != name:
+    if ended_trials(study) and used != name:
         raise AlbertError(
             f"{run.output} holds a search for the best {used}. Received: "
             f"--score {name}. Give the same score, or choose another output."
         )
     study.set_user_attr("score", name)
-
-
-def _study(optuna, run: SweepRun, plan: SearchPlan):
-    """The study in the journal, with a queue of the combinations to run."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    path = run.output / JOURNAL_FILE
-    if path.exists():  # a full disk may have cut its last line
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    journal = optuna.storages.journal.JournalFileBackend(str(path), _NoLock())
-    halving = optuna.pruners.SuccessiveHalvingPruner(
-        min_resource=1, reduction_factor=REDUCTION
-    )
-    study = optuna.create_study(
-        study_name=STUDY,
-        storage=optuna.storages.JournalStorage(journal),
-        load_if_exists=True,
-        direction="maximize",
-        pruner=halving
-        if run.method == "halving"
-        else optuna.pruners.NopPruner(),
-    )
-    trials = study.get_trials(deepcopy=False)
-    if len(trials) < plan.combinations:  # a new search, or killed just here
-        # Optuna's `skip_if_exists` takes seeds such as 100000 and 100001 for
-        # the same.
-        queued = [trial.system_attrs["fixed_params"] for trial in trials]
-        for values in itertools.product(*plan.search.values()):
-            values = map(_hashable, values)
-            named = dict(zip(plan.search, values, strict=True))
-            if named not in queued:
-                study.enqueue_trial(named)
-    for trial in trials:  # those that were interrupted
-        if trial.state == optuna.trial.TrialState.RUNNING:
-            # First: an interrupted command then loses none. `params` has only
-            # what `_search` has asked for until then.
-            study.enqueue_trial(trial.system_attrs["fixed_params"])
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-    return study
-
-
-def _hashable(value: object) -> object:
-    """A list as text, as Optuna's plot cannot show lists; others unchanged."""
-    return json.dumps(value) if isinstance(value, list) else value
-
-
-def _chosen(value: object, choices: list) -> object:
-    """The choice for which Optuna has this value, see `_hashable`."""
-    return choices[[*map(_hashable, choices)].index(value)]
-
-
-def _enqueue_failed(study) -> None:
-    """Puts the combinations whose last run failed into the queue again."""
-    failed = [
-        trial
-        for trial in _ended(study).values()
-        if trial.user_attrs["ended"] == "failed"
-    ]
-    for trial in failed:  # first: an interrupted command then loses none
-        study.enqueue_trial(trial.params)
-    before = study.user_attrs.get(RETRIED, [])
-    study.set_user_attr(RETRIED, before + [trial.number for trial in failed])
 
 
 def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
@@ -250,27 +182,33 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
         "ended" in trial.user_attrs
         for trial in study.get_trials(deepcopy=False)
     )
-    while len(_ended(study)) < plan.combinations:
+    while len(ended_trials(study)) < plan.combinations:
         trial = study.ask()
         values = {}
         for option, choices in plan.search.items():
-            known = [*map(_hashable, choices)]
+            known = [*map(hashable, choices)]
             chosen = trial.suggest_categorical(option, known)
-            values[option] = _chosen(chosen, choices)
-        started = time.monotonic()
+            values[option] = chosen_value(chosen, choices)
         output = run.output / _name(values)
+        begun = time.monotonic() - 60 * minutes_before(study, output.name)
         trial.set_user_attr("output", output.name)
         shown = ", ".join(f"{k} {v}" for k, v in values.items())
         print(f"{output.name}: {shown}", flush=True)
         printed_before = _printed(output)
         process = _started(plan, values, output)
-        ended = _watch(process, trial, output, name, end)
+        try:
+            ended = _watch(process, trial, output, name, end)
+        finally:
+            minutes = (time.monotonic() - begun) / 60
+            trial.set_user_attr("minutes", minutes)
         if ended == "out of time":
             print("out of time: give the same command again to continue")
             return
         if ended == "failed":
             said = _last_line(_printed(output)[len(printed_before) :])
-            if f"{output}: {IN_USE}" in said:  # the search before was killed
+            # The search before was killed. (Of several seeds the folder of one
+            # is named.)
+            if str(output) in said and IN_USE in said:
                 raise AlbertError(
                     f"{output.name} goes on in a process that an earlier "
                     "command has started. Wait for it, or end it; then give "
@@ -279,9 +217,15 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
             if is_first and _is_refusal(said, output):
                 raise _Refused(f"the first run: {said[7:]}")
         if ended == "finished":  # before it counts as ended
-            score = _score(output, name, is_first)
+            try:
+                score = _score(output, name, is_first)
+            except AlbertError as error:
+                if is_first:  # the others would have no such score either
+                    raise
+                ended, said = "failed", f"error: {error}"
+            if is_first and run.method == "halving":
+                _check_evaluated(output, name)
         is_first = False
-        trial.set_user_attr("minutes", (time.monotonic() - started) / 60)
         trial.set_user_attr("ended", ended)
         if ended == "failed":
             print(f"{output.name} failed: {said}", flush=True)
@@ -292,6 +236,19 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
         else:
             study.tell(trial, score)
             print(f"{output.name}: {name} {score:.4g}", flush=True)
+
+
+def _check_evaluated(output: Path, name: str) -> None:
+    """Raises AlbertError if the log of a run, unlike its report, has no score.
+
+    Successive halving compares the scores of the log.
+    """
+    if not any(_evaluations(output, name, 0)):
+        raise AlbertError(
+            f"--method halving compares runs while they are trained, and "
+            f"{output / LOG_FILE} has no `{name}`. Search with --method grid "
+            "and another output, or for another --score."
+        )
 
 
 def _is_refusal(said: str, output: Path) -> bool:
@@ -305,22 +262,6 @@ def _is_refusal(said: str, output: Path) -> bool:
         and DIVERGED not in said
         and not output.exists()
     )
-
-
-def _ended(study) -> dict[str, object]:
-    """The last trial of each combination that has come to an end."""
-    retried = study.user_attrs.get(RETRIED, [])
-    return {
-        trial.user_attrs["output"]: trial
-        for trial in study.get_trials(deepcopy=False)
-        if "ended" in trial.user_attrs
-        and trial.state.is_finished()
-        and trial.number not in retried
-        # A command that was killed between `set_user_attr` and `tell` leaves a
-        # trial that `_study` marks as FAIL and queues again: it has not ended.
-        and (trial.state.name == "FAIL")
-        == (trial.user_attrs["ended"] == "failed")
-    }
 
 
 def _name(values: dict) -> str:
@@ -396,15 +337,16 @@ def _score_name(run: SweepRun, plan: SearchPlan) -> str:
             "`score` must be a number of which more is better. Received: "
             f"{run.score!r}. Choose a score such as accuracy."
         )
+    given = plan.search.get("validation", [plan.options.get("validation")])
+    held_out = [str(each).lower() for each in given if each is not None]
     if plan.command == "pretrain":
-        if "validation" not in {**plan.options, **plan.search}:
+        if not held_out or NONE in held_out:
             raise AlbertError(
                 f"{run.file}: a search of `pretrain` compares scores on "
-                "held-out text. Add `validation`, a folder of token shards."
+                "held-out text. Give `validation`, a folder of token shards."
             )
         return run.score or "mlm_accuracy"
-    validation = plan.search.get("validation", [plan.options.get("validation")])
-    if NONE in (str(each).lower() for each in validation if each is not None):
+    if NONE in held_out:
         raise AlbertError(
             f"{run.file}: a search compares scores on held-out rows, and "
             f"`validation` is {NONE!r}. Remove it."
@@ -469,24 +411,6 @@ def _last_line(printed: str) -> str:
     lines = printed.strip().splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or ["no output"])[-1]
-
-
-def _results(study, plan: SearchPlan) -> list[dict]:
-    results = []
-    for name, trial in _ended(study).items():
-        values = {
-            option: _chosen(trial.params[option], choices)
-            for option, choices in plan.search.items()
-        }
-        about = {each: trial.user_attrs[each] for each in ("ended", "minutes")}
-        results.append(
-            {**values, "score": trial.value, **about, "folder": name}
-        )
-
-    def rank(row: dict) -> float:
-        return -math.inf if row["score"] is None else row["score"]
-
-    return sorted(results, key=rank, reverse=True)
 
 
 def _write_table(results: list[dict], plan: SearchPlan, path: Path) -> None:

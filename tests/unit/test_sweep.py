@@ -21,6 +21,7 @@ from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.sweep import run as sweep_run
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import read_plan
+from keras_albert.sweep.study import JOURNAL_FILE
 
 pytestmark = pytest.mark.any_backend
 
@@ -125,6 +126,9 @@ def test_a_search_continues(folder, trained):
     assert len(results) == 6
     # Four evaluations with a pause after each, and Python's start.
     assert all(0.4 / 60 < row["minutes"] < 0.5 for row in results)
+    # The time before the interruption counts, too.
+    (minutes,) = [r["minutes"] for r in results if r["folder"] == first]
+    assert minutes > 0.03 + 0.4 / 60
     # The interrupted run continues in its own folder; the others run once.
     assert order(folder).count(first) == 2 and len(order(folder)) == 7
 
@@ -180,6 +184,8 @@ def test_a_signal_ends_the_run_too(folder, trained, monkeypatch, number):
     finally:
         signal.signal(number, before)
     assert [process.returncode for process in processes] == [-signal.SIGTERM]
+    table = (folder / "out" / "table.md").read_text()
+    assert "6 of 6 runs have not ended." in table
 
 
 def test_nohup_is_respected():
@@ -256,16 +262,36 @@ def test_nothing_is_held_out(folder, trained, monkeypatch):
     assert not (folder / "out").exists()
 
 
-def test_nothing_is_held_out_later(folder, trained, monkeypatch):
-    """What was finished before stays."""
+def test_nothing_is_held_out_later(folder, trained, monkeypatch, capsys):
+    """Runs without the score have failed, and the others go on."""
     later = 'if run["batch_size"] == 32:\n    report["on_training_rows"] = {}\n'
     program = PROGRAM.replace('(output / "report', later + '(output / "report')
     assert program != PROGRAM
     monkeypatch.setitem(globals(), "PROGRAM", program)
-    with pytest.raises(AlbertError, match=r"the run has none\. Add"):
+    results = search(folder)
+    assert [row["ended"] for row in results] == ["finished"] * 3 + [
+        "failed"
+    ] * 3
+    assert capsys.readouterr().out.count("the run has none. Add") == 3
+
+
+def test_halving_by_what_no_log_has(folder, trained, monkeypatch):
+    program = PROGRAM.replace("val_accuracy", "val_other")
+    monkeypatch.setitem(globals(), "PROGRAM", program)
+    with pytest.raises(AlbertError, match=r"log\.csv has no `accuracy`\. Sea"):
+        search(folder, method="halving")
+    assert len(order(folder)) == 1
+
+
+@pytest.mark.parametrize("busy", ["", "/seed-0"])
+def test_a_run_outlives_its_search(folder, trained, monkeypatch, busy):
+    """It is waited for, and has not failed; of several seeds, one is named."""
+    said = f"error: {{output}}{busy}: another process is at work"
+    program = PROGRAM.replace("score =", f"sys.exit(f'{said}')\nscore =", 1)
+    monkeypatch.setitem(globals(), "PROGRAM", program)
+    with pytest.raises(AlbertError, match="goes on in a process"):
         search(folder)
-    first, _ = order(folder)
-    assert (folder / "out" / first / "report.json").is_file()
+    assert len(order(folder)) == 1
 
 
 def test_halving_of_several_seeds(folder, trained):
@@ -445,7 +471,7 @@ def test_a_run_that_was_stopped_alone(folder, trained, monkeypatch):
 
 def test_a_journal_whose_last_line_is_cut(folder, trained):
     search(folder)
-    with open(folder / "out" / sweep_run.JOURNAL_FILE, "a") as file:
+    with open(folder / "out" / JOURNAL_FILE, "a") as file:
         file.write('{"op_code":8,"worker_id":"3563')
     for _ in range(2):
         assert len(search(folder)) == 6
@@ -480,6 +506,10 @@ def test_values_at_equal_ratios(folder):
     found = read_plan(folder / "sweep.toml")
     assert found.search["learning_rate"] == [1e-5, 1e-4, 1e-3]
     assert found.combinations == 6
+    values = "{ low = 7, high = 29, points = 3 }"
+    (folder / "sweep.toml").write_text(PLAN.replace("[16, 32]", values))
+    counts = read_plan(folder / "sweep.toml").search["batch_size"]
+    assert counts == [7, 14, 29] and all(type(n) is int for n in counts)
 
 
 @pytest.mark.parametrize(
@@ -491,8 +521,17 @@ def test_values_at_equal_ratios(folder):
         (
             PLAN,
             'command = "pretrain"\n[options]\ndata = "a"\n[search]\nseed = [1]',
-            "on held-out text. Add `validation`",
+            "on held-out text. Give `validation`",
         ),
+        (
+            PLAN,
+            'command = "pretrain"\n[options]\ndata = "a"\nvalidation = "None"'
+            "\n[search]\nseed = [1]",
+            "on held-out text. Give `validation`",
+        ),
+        ('"pretrained"', "2026-01-01", "`model` must be.*: 2026-01-01. Put a"),
+        ("[16, 32]", "[16, 08:00:00]", "`batch_size` must be texts, numbers"),
+        ("[16, 32]", "{ high = 2, points = 2 }", "must have low, high"),
         ("[16, 32]", "[]", "batch_size.*one or more values"),
         ("[16, 32]", "{ low = 2 }", "low, high .* and points"),
         ("[1e-4, 2e-4, 4e-4]", "{ low = 0, high = 1, points = 2 }", "0 < low"),
