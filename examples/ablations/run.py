@@ -20,6 +20,7 @@ python_corpus.py), and the task is to tell from which chapter a passage is. With
 import argparse
 import concurrent.futures
 import copy
+import hashlib
 import importlib.util
 import json
 import math
@@ -43,6 +44,9 @@ MEASURES = {  # of the report's names: the title in the table
     "nsp_accuracy": "next sentence",
     "task_accuracy": "task",
 }
+# The data of a run; the last two may be absent.
+DATA_FILES = ("train/manifest.json", "held_out/manifest.json")
+DATA_FILES += ("task.train.tsv", "task.dev.tsv")
 TRIAL_STEPS = 50  # which measure how long a step takes
 
 
@@ -104,16 +108,19 @@ def main() -> None:
         _check_data(arguments.data)
     output.mkdir(parents=True, exist_ok=True)
     data = (arguments.data or _own_text(output)).resolve()
-    names, made = [], []
+    claimed, made = {}, []
     for seed in scale["seeds"]:
         for run in table["runs"]:
             name = folder_name(run["name"], seed)
             wanted = settings(table, scale, run, seed, data)
             if run["name"] in chosen:
-                _claim(output / "runs" / name, wanted)
-                names.append(name)
+                _check_begun(output / "runs" / name, wanted)
+                claimed[name] = wanted
             elif _is_done(output / "runs" / name, wanted):
                 made.append(name)  # by an earlier command
+    names = [*claimed]
+    for name, wanted in claimed.items():  # when none of them is refused
+        _claim(output / "runs" / name, wanted)
     # As Ctrl-C; the runs write a checkpoint, from which they go on.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
@@ -167,6 +174,11 @@ def settings(
         "name": run["name"],
         "seed": seed,
         "data": str(data),
+        "checksums": {
+            name: hashlib.sha256((data / name).read_bytes()).hexdigest()
+            for name in DATA_FILES
+            if (data / name).is_file()
+        },
         "task": (data / "task.train.tsv").exists(),
         "share_of_text": run.get("data", 1),
         "as_long_as": first if table.get("equal_time") else None,
@@ -194,21 +206,23 @@ def _merged(base: dict, other: dict) -> dict:
     return base
 
 
-def _claim(folder: Path, wanted: dict) -> None:
-    """Writes the settings of a run; stops if others have begun it."""
+def _check_begun(folder: Path, wanted: dict) -> None:
+    """Stops if a run was begun here with other settings."""
     path = folder / "settings.json"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_json(path, wanted)
-        return
-    begun = _read(path)
+    begun = _read(path) if path.exists() else {}
     for key, value in wanted.items():
-        if begun.get(key) != value:
+        if begun.get(key, value) != value:
             sys.exit(
-                f"error: {folder} was begun with {key}={begun.get(key)!r}; now "
-                f"it is {value!r}. Choose another --output, or remove the "
-                "folder."
+                f"error: {folder} was begun with {key}={begun[key]!r}; now it "
+                f"is {value!r}. Choose another --output, or remove the folder."
             )
+
+
+def _claim(folder: Path, wanted: dict) -> None:
+    """Writes the settings of a run, unless it was begun."""
+    if not (folder / "settings.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / "settings.json", wanted)
 
 
 def _is_done(folder: Path, wanted: dict) -> bool:
@@ -218,10 +232,9 @@ def _is_done(folder: Path, wanted: dict) -> bool:
 
 
 def _check_data(data: Path) -> None:
-    wanted = ["train/manifest.json", "held_out/manifest.json"]
-    if (data / "task.train.tsv").exists():
-        wanted.append("task.dev.tsv")
-    for name in wanted:
+    train, held_out, *tables = DATA_FILES
+    has_task = (data / tables[0]).exists()
+    for name in (train, held_out, *(tables if has_task else ())):
         if not (data / name).is_file():
             sys.exit(f"error: {data / name}: no such file. See --help.")
 
@@ -286,7 +299,8 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
         settings = _read(folder / "settings.json")
         start = settings["start"]
         if start and not pending[start].result():
-            print(f"{name}: not begun, as {start} failed", flush=True)
+            if not stopped:
+                print(f"{name}: not begun, as {start} failed", flush=True)
             return False
         if (folder / "result.json").exists():
             return True
@@ -316,16 +330,19 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
         free.put(cores)
         done = (folder / "result.json").exists()
         end = "done" if done else f"failed, see {folder / 'output.txt'}"
+        if stopped and not done:
+            end = "stopped; the same command goes on with it"
         print(f"{name}: {end}", flush=True)
         return done
 
     pool = concurrent.futures.ThreadPoolExecutor(jobs)
-    pending, running = {}, {}
+    pending, running, stopped = {}, {}, False
     try:
         for name in names:
             pending[name] = pool.submit(make, name)
         return [name for name, run in pending.items() if not run.result()]
     finally:  # after a signal no run is begun, and those that run are ended
+        stopped = True
         pool.shutdown(wait=False, cancel_futures=True)
         for process in list(running.values()):
             process.terminate()
@@ -337,7 +354,7 @@ def _same_run(folder: Path) -> Path | None:
 
     def what_differs(folder: Path) -> dict:
         run = _read(folder / "settings.json")
-        if run["as_long_as"] == run["config"]:
+        if run.get("as_long_as") == run["config"]:
             run["as_long_as"] = None  # it is the run that the others wait for
         return run | {"name": None}
 
@@ -411,7 +428,10 @@ def _tokens(shards: Path) -> int:
 
 
 def _share_of(shards: Path, share: float, folder: Path) -> Path:
-    """A folder with the first shards of another one, a share of its tokens."""
+    """A folder with some shards of another one, a share of its tokens.
+
+    They are taken in their order; one that would be too large is left out.
+    """
     manifest = _read(shards / "manifest.json")
     wanted, found, kept = share * _tokens(shards), 0, []
     for shard in manifest["shards"]:
@@ -550,7 +570,8 @@ def write_results(table, arguments, results: list[dict], output: Path) -> None:
         cells = [name, f"{runs[0]['parameters']:,}"]
         cells.append("/".join(f"{run['steps']:,}" for run in _distinct(runs)))
         # Of the seed that took least: other work may have slowed the others.
-        cells.append(f"{min(run['minutes'] or 0 for run in runs):.1f}")
+        known = [run["minutes"] for run in runs if run["minutes"] is not None]
+        cells.append(f"{min(known):.1f}" if known else "-")
         cells += [_cell(rows, name, measure) for measure in shown]
         lines.append("| " + " | ".join(cells) + " |")
     seeds = " or ".join(map(str, sorted({len(runs) for runs in rows.values()})))

@@ -122,13 +122,14 @@ def compare(options: argparse.Namespace) -> dict:
 def onnx_encoder(model, weights: str, folder: Path):
     """A function as `encode`, of the model's ONNX file."""
     import keras_albert as ka
+    from keras_albert.distribution.config import available_cores
     from keras_albert.exports.load import load_exported
     from keras_albert.modeling.pooling import normalized
 
     ka.Predictor(model).save(folder / "model")
     options = {"format": "onnx", "weights": weights, "force": True}
     ka.export(folder / "model", folder / "onnx", **options)
-    predictor = load_exported(folder / "onnx", os.cpu_count())
+    predictor = load_exported(folder / "onnx", available_cores())
 
     def encode(texts, batch_size):
         return normalized(predictor.predict(texts, batch_size=batch_size))

@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import glob
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -46,12 +45,16 @@ def computed() -> float:
 def measure(command: list[str]) -> tuple[float, float, float]:
     """Seconds, CPU seconds and peak megabytes of a command."""
     start, before, peak = time.perf_counter(), computed(), 0.0
-    with psutil.Popen(command, stderr=subprocess.DEVNULL) as process:
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        psutil.Popen(command, stderr=said) as process,
+    ):
         while process.poll() is None:
             peak = max(peak, megabytes(process))
             time.sleep(SECONDS_BETWEEN_LOOKS)
-    if process.returncode:
-        sys.exit(f"this failed: {' '.join(command)}")
+        if process.returncode:
+            said.seek(0)
+            sys.exit(f"this failed: {' '.join(command)}\n{said.read()[-500:]}")
     return time.perf_counter() - start, computed() - before, peak
 
 
@@ -64,6 +67,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
     files = sorted(map(Path, glob.glob(options.input)))
+    if not files:
+        parser.error(f"--input: no file is named {options.input}")
     size = sum(path.stat().st_size for path in files) / 1e6
     print("  text MB  workers   tokens/s  seconds  CPU seconds  peak MB")
     for copies in options.copies:
@@ -71,8 +76,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 folder = Path(folder)
                 for copy in range(copies):
-                    for path in files:
-                        link = folder / f"{copy}-{path.name}"
+                    for number, path in enumerate(files):
+                        link = folder / f"{copy}-{number}-{path.name}"
                         link.symlink_to(path.resolve())
                 seconds, cpu_seconds, peak = measure(
                     [sys.executable, "-m", "keras_albert.cli", "prepare"]

@@ -243,7 +243,7 @@ _side: list[Answer] = []
 def _load(name: str, folder: Path, threads: int) -> None:
     prepare(threads)
     if name == OURS:
-        _side.append(saved_model_answers(folder, threads))
+        _side.append(saved_model_answers(folder))
     else:
         _side.append(peer_answers(name, folder, threads))
 
@@ -271,12 +271,14 @@ def _requests(way: str, clients: int, texts: list[str], count: int) -> dict:
             waits.append(time.perf_counter() - start)
 
     start = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-        for running in [pool.submit(client) for _ in range(clients)]:
-            running.result()
-    seconds = time.perf_counter() - start
-    if together:
-        together.end()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            for running in [pool.submit(client) for _ in range(clients)]:
+                running.result()
+        seconds = time.perf_counter() - start
+    finally:
+        if together:  # its thread would keep the process
+            together.end()
     return {"rate": count / seconds, "waits": waits}
 
 
@@ -315,7 +317,7 @@ class Together:
                 future.set_result(each)
 
 
-def saved_model_answers(folder: Path, threads: int) -> Answer:
+def saved_model_answers(folder: Path) -> Answer:
     """Our export, in TensorFlow's C library."""
     sys.path.append(str(Path(__file__).parents[1]))
     from capi import SavedModel

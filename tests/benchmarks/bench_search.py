@@ -130,7 +130,7 @@ def exact(vectors: np.ndarray) -> Search:
 
     def search(queries):
         cosines = queries @ vectors.T
-        return np.argpartition(-cosines, FOUND, axis=1)[:, :FOUND]
+        return np.argpartition(-cosines, FOUND - 1, axis=1)[:, :FOUND]
 
     return search
 

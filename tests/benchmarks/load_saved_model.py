@@ -104,7 +104,7 @@ def _requests(
                 yield Request(signature, _texts(rng, inputs), None)
                 of_texts.append((signature, inputs))
         yield from _wrong(signature, sorted(inputs), rng)
-    for text in VERY_LONG:
+    for text in VERY_LONG if of_texts else ():
         signature, inputs = of_texts[rng.integers(len(of_texts))]
         texts = _texts(rng, inputs)
         for values in texts.values():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-FEWEST_WARM_UPS, MOST_WARM_UPS = 2, 8
+MOST_WARM_UPS = 8
 # A call that is this much quicker than the last one: was still compiling.
 STILL_WARMING = 0.8
 
@@ -112,10 +112,10 @@ def seconds(call: Callable[[], object]) -> float:
 
 def warm_up(call: Callable[[], object]) -> int:
     """Calls until calls no longer get quicker; returns how often."""
-    last = seconds(call)
-    for count in range(2, MOST_WARM_UPS + 1):
-        now = seconds(call)
-        if count >= FEWEST_WARM_UPS and now > STILL_WARMING * last:
+    count, last = 1, seconds(call)
+    while count < MOST_WARM_UPS:
+        count, now = count + 1, seconds(call)
+        if now > STILL_WARMING * last:
             break
         last = now
     return count

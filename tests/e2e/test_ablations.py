@@ -88,9 +88,28 @@ def test_every_table_has_settings_at_every_scale(ablations, tmp_path):
 
 def test_other_settings_are_refused(ablations, tmp_path):
     ablations._claim(tmp_path / "run", {"name": "a", "seed": 0})
-    ablations._claim(tmp_path / "run", {"name": "a", "seed": 0})
+    ablations._check_begun(tmp_path / "run", {"name": "a", "seed": 0})
     with pytest.raises(SystemExit, match="begun with seed=0; now it is 1"):
-        ablations._claim(tmp_path / "run", {"name": "a", "seed": 1})
+        ablations._check_begun(tmp_path / "run", {"name": "a", "seed": 1})
+
+
+def test_other_data_are_refused(ablations, data, tmp_path):
+    table, scale = ablations._toml("table7"), ablations._toml("scales")["tiny"]
+    own = tmp_path / "data"
+    own.mkdir()
+    for path in data.iterdir():
+        (own / path.name).symlink_to(path)
+
+    def wanted():
+        return ablations.settings(table, scale, table["runs"][0], 0, own)
+
+    ablations._claim(tmp_path / "run", wanted())
+    ablations._check_begun(tmp_path / "run", wanted())
+    assert wanted()["checksums"].keys() == {*ablations.DATA_FILES}
+    (own / "task.dev.tsv").unlink()
+    (own / "task.dev.tsv").write_text("text\tlabel\n")
+    with pytest.raises(SystemExit, match="was begun with checksums="):
+        ablations._check_begun(tmp_path / "run", wanted())
 
 
 @pytest.mark.parametrize("missing", ["held_out", "task.dev.tsv"])
@@ -209,6 +228,13 @@ def test_some_runs_with_other_steps(
         "attention, E = H",
     ]
     assert found["claims"][0]["verdict"] != "not measured"
+    # A command that is refused begins no run.
+    with pytest.raises(SystemExit, match="was begun with pretrain="):
+        command(
+            *("table4", "--steps", "4"),
+            *("--only", "feed-forward, E = H", "none, E = H"),
+        )
+    assert not (output / "runs" / "feed-forward-e-h-0").exists()
     # A run that goes on from another one needs it.
     command("table11", "--only", "4 layers")
     assert made == ["1-layer-0", "2-layers-0", "4-layers-0"]
