@@ -22,7 +22,7 @@ SECONDS_BETWEEN_SAMPLES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of training, without validation."""
+    """The cost of training; validation counts for the energy alone."""
 
     minutes: float | None
     """time of the steps; steps that were not timed count as if they had been
@@ -32,7 +32,8 @@ class Cost:
     flops: float
     """floating-point operations, see pretraining/flops.py"""
     joules: float | None
-    """energy of all processors during the run, that of other programs included;
+    """energy of all processors during the run, that of validation, checkpoints
+    and other programs included;
     None if the counters cannot be read, or if the run was continued from a
     checkpoint"""
 
