@@ -115,9 +115,9 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             _run(arguments)
         except SystemExit:  # after a help text
-            sys.stdout.flush()
+            _flush_output()
             raise
-        sys.stdout.flush()  # here, where an error is still handled
+        _flush_output()  # here, where an error is still handled
     except BrokenPipeError:
         # The interpreter flushes the buffer at its end, which would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -135,6 +135,11 @@ def main(arguments: list[str] | None = None) -> None:
     # the interpreter ends, when TensorFlow cannot end its collectives' threads.
     if status:
         sys.exit(status)
+
+
+def _flush_output() -> None:
+    if sys.stdout is not None:  # a daemon may have none
+        sys.stdout.flush()
 
 
 def _run(arguments: list[str]) -> None:

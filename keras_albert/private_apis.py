@@ -247,8 +247,18 @@ class OptimizerHooks(keras.optimizers.Optimizer):
         super()._update_model_variables_moving_average(trainable_variables)
 
     def clip(self, gradients: list[Any]) -> list[Any]:
-        """Clips the gradients of a replica, before replicas are summed."""
-        return super()._clip_gradients(gradients)
+        """Clips the gradients of a replica, before replicas are summed.
+
+        On TensorFlow Keras cannot clip gradients of several dtypes at once.
+        """
+        dtypes = [keras.backend.standardize_dtype(g.dtype) for g in gradients]
+        if len(set(dtypes)) == 1:
+            return super()._clip_gradients(gradients)
+        widest = keras.backend.result_type(*dtypes)
+        clipped = super()._clip_gradients(
+            [keras.ops.cast(gradient, widest) for gradient in gradients]
+        )
+        return [*map(keras.ops.cast, clipped, dtypes)]
 
     def sum_over_replicas(
         self, gradients_and_variables: list[tuple[Any, keras.Variable]]

@@ -146,7 +146,8 @@ def pretrain(
         AlbertError: an error of the command, or an option that it lacks.
     """
     inputs = _Inputs(_path(output))
-    given = {"output": _path(output), **options, "data": _path(data)}
+    folder = inputs.output.absolute()  # wherever the user goes meanwhile
+    given = {"output": inputs.output, **options, "data": _path(data)}
     given = inputs.given(given)
     with inputs.named_as_given(), _own_random_numbers():
         run = run_of("pretrain", given)
@@ -154,7 +155,7 @@ def pretrain(
         report = run_pretrain(run)
     # Of several processes only the first one has a report.
     lines = [*map(_in_python, report_lines(report))] if report else []
-    return FinishedRun(run.output, report, lines)
+    return FinishedRun(folder, report, lines)
 
 
 def finetune(
@@ -193,6 +194,7 @@ def finetune(
     if output is None:
         temporary = tempfile.mkdtemp(prefix="keras-albert-")
     inputs = _Inputs(Path(temporary, "model") if temporary else _path(output))
+    folder = inputs.output.absolute()  # wherever the user goes meanwhile
     given = {"model": model, "train": train, "validation": validation}
     if validation is None:
         given["validation"] = "none"
@@ -213,7 +215,7 @@ def finetune(
             shutil.rmtree(temporary, ignore_errors=True)
         raise
     lines = [*map(_in_python, finetuned_lines(report))] if report else []
-    return FinishedRun(run.output, report, lines)
+    return FinishedRun(folder, report, lines)
 
 
 def evaluate(
@@ -349,7 +351,10 @@ class _Inputs:
         def change(text: str) -> str:
             return _in_python(self.named(text))
 
-        out, err = (_Changed(x, change) for x in (sys.stdout, sys.stderr))
+        out, err = (
+            stream and _Changed(stream, change)  # None in a daemon
+            for stream in (sys.stdout, sys.stderr)
+        )
         try:
             with (
                 contextlib.redirect_stdout(out),

@@ -76,6 +76,7 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
         devices = _KINDS[backend][chosen](config, accumulate)
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_own_keras_settings())
             if not devices.is_first:
                 silence = stack.enter_context(open(os.devnull, "w"))
                 stack.enter_context(contextlib.redirect_stdout(silence))
@@ -290,6 +291,28 @@ def set_random_states(states: list[np.ndarray]) -> None:
     torch.set_rng_state(cpu)
     if device and torch.cuda.is_available():
         torch.cuda.set_rng_state(device[0])
+
+
+@contextlib.contextmanager
+def _own_keras_settings() -> Iterator[None]:
+    """Context manager in which settings of the user do not change a run.
+
+    Keras adds metrics up in `floatx`, which has too few digits if it is 16 bits
+    wide. For Keras a whole run is one epoch, which a limit on the steps of an
+    epoch would end early.
+    """
+    own = {"floatx": "float32", "max_epochs": None, "max_steps_per_epoch": None}
+    before = {name: getattr(keras.config, name)() for name in own}
+    _set_keras(own)
+    try:
+        yield
+    finally:
+        _set_keras(before)
+
+
+def _set_keras(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        getattr(keras.config, f"set_{name}")(value)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from keras_albert.tasks.registry import ALL_TASKS, read_split
 from keras_albert.tasks.task import Outputs, Task
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import PieceCount, check_readable, count_in_table
+from keras_albert.training.progress import is_terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +183,7 @@ class TaskModel:
             description=title,
             console=Console(stderr=True),
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=not is_terminal(sys.stderr),
         ):
             if stopped():
                 return outputs

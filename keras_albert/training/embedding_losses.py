@@ -136,8 +136,8 @@ class MultipleNegativesRanking(keras.losses.Loss):
             counts: bool [G], whether a row has a weight above 0.
             first: the index of the first of the B rows among all G.
         """
-        rows = ops.arange(ops.shape(others)[1])
-        own = rows[None] == first + ops.arange(ops.shape(vectors)[0])[:, None]
+        rows = _numbers_to(ops.shape(others)[1])
+        own = rows[None] == first + _numbers_to(ops.shape(vectors)[0])[:, None]
         others = ops.reshape(others, (-1, ops.shape(others)[-1]))
         logits = ops.matmul(vectors, ops.transpose(others)) / self.temperature
         is_other = (numbers[:, :1, None] != others_numbers[None]) & (
@@ -145,12 +145,13 @@ class MultipleNegativesRanking(keras.losses.Loss):
         )  # [B, K, G]
         allowed = is_other & counts[None, None]
         # The partner is the first of the K texts of its own row.
-        is_first = ops.arange(ops.shape(others_numbers)[0]) == 0
+        is_first = _numbers_to(ops.shape(others_numbers)[0]) == 0
         partner = is_first[None, :, None] & own[:, None]
         same = numbers[:, :1] == query_numbers[None]  # [B, G]
         allowed = allowed & ~(is_first[None, :, None] & same[:, None])
         allowed = ops.reshape(allowed | partner, ops.shape(logits))
-        logits = ops.where(allowed, logits, _IMPOSSIBLE)
+        impossible = ops.cast(_IMPOSSIBLE, logits.dtype)
+        logits = ops.where(allowed, logits, impossible)
         partner = ops.cast(ops.reshape(partner, ops.shape(logits)), "float32")
         return ops.logsumexp(logits, axis=1) - ops.sum(partner * logits, axis=1)
 
@@ -237,12 +238,14 @@ class CosineLoss(keras.losses.Loss):
         counts = all_weights > 0
         higher = higher & counts[:, None] & counts[None]
         gaps = (all_cosines[None] - all_cosines[:, None]) / self.temperature
-        gaps = ops.where(higher, gaps, _IMPOSSIBLE)
+        gaps = ops.where(higher, gaps, ops.cast(_IMPOSSIBLE, gaps.dtype))
         nothing = ops.zeros((1,), "float32")  # exp(0) is the 1 in log(1 + ...)
         gaps = ops.concatenate([nothing, ops.reshape(gaps, (-1,))])
         # Every replica computes the loss of the whole batch: divided by their
         # number where the gradients of replicas are summed.
-        return ops.logsumexp(gaps) / loss_normalizer(ops.ones(()), 0.0)
+        return ops.logsumexp(gaps) / loss_normalizer(
+            ops.ones((), "float32"), 0.0
+        )
 
     def _regression(self, scores, cosines, weight):
         lowest, highest = self.score_range
@@ -295,3 +298,8 @@ def _check_texts(y_pred, least: int, most: int | None = None) -> None:
             f"Received: {shape}. Call the model with `token_ids` of the shape "
             "[batch, texts, sequence]."
         )
+
+
+def _numbers_to(count):
+    """0, 1 and so on, below `count`; Keras by itself counts in `floatx`."""
+    return ops.arange(count, dtype="int32")

@@ -212,7 +212,8 @@ class Lamb(OptimizerHooks):
         parts = self.gradient_accumulation_steps or 1
         is_update = ops.equal((self.calls + 1) % parts, 0)
         is_first = self.calls < parts
-        momentum = ops.where(is_first, 0.0, self.ema_momentum)
+        momentum = ops.cast(self.ema_momentum, "float32")
+        momentum = ops.where(is_first, ops.zeros_like(momentum), momentum)
         for variable, average in zip(
             trainable_variables, self.moving_averages, strict=True
         ):

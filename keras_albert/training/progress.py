@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from typing import TextIO
 
 from rich.progress import (
     BarColumn,
@@ -17,9 +18,14 @@ from keras_albert.training.run_log import HELD_OUT, LogRow
 SECONDS_BETWEEN_LINES = 60  # if the output is not a terminal
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a terminal shows the stream; a daemon may have no stream."""
+    return stream is not None and stream.isatty()
+
+
 def progress_verbosity() -> int:
     """`verbose` for Keras: 1 (a bar) on a terminal, else 2 (lines)."""
-    return 1 if sys.stdout.isatty() else 2
+    return 1 if is_terminal(sys.stdout) else 2
 
 
 class ProgressBar:
@@ -36,7 +42,7 @@ class ProgressBar:
             TimeRemainingColumn(),
             TextColumn("{task.fields[shown]}", markup=False),
             transient=True,
-            disable=not sys.stdout.isatty(),
+            disable=not is_terminal(sys.stdout),
         )
         self._steps = steps
         self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES

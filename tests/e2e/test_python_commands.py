@@ -259,6 +259,34 @@ def test_seeds_and_numbers(model, tmp_path):
         ka.evaluate(run, rows, errors_file=tmp_path / "none" / "wrong.csv")
 
 
+def test_global_settings_of_the_caller(model, tmp_path, monkeypatch):
+    """They do not change a run, and are the same after it.
+
+    Keras would add up the loss in bfloat16, and end each epoch, which is a
+    whole run here, after one step. A daemon may have no streams.
+    """
+    settings = {**LEARNING, "epochs": None, "steps": 4, "validation": None}
+    expected = ka.finetune(model, ROWS, tmp_path / "plain", **settings)
+    monkeypatch.chdir(tmp_path)
+    try:
+        keras.config.set_floatx("bfloat16")
+        keras.config.set_max_steps_per_epoch(1)
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", None)
+            patch.setattr("sys.stderr", None)
+            found = ka.finetune(model, ROWS, "changed", **settings)
+            monkeypatch.chdir("/")  # the folder is found from everywhere
+            answers = found.predictor.predict(["the fox 1"])
+        assert keras.config.floatx() == "bfloat16"
+        assert keras.config.max_steps_per_epoch() == 1
+    finally:
+        keras.config.set_floatx("float32")
+        keras.config.set_max_steps_per_epoch(None)
+    for name in ("training_loss", "on_training_rows"):
+        assert found.report[name] == expected.report[name]
+    assert answers == expected.predictor.predict(["the fox 1"])
+
+
 def test_random_numbers_of_the_caller():
     """A run sets their seed, and its caller draws others after each run."""
     drawn = []

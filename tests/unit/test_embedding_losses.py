@@ -46,6 +46,25 @@ def ranking(vectors, temperature=0.05, left_out=(), rows=range(5)):
     return np.mean(losses)
 
 
+@pytest.mark.parametrize("floatx", ["float16", "bfloat16"])
+def test_losses_are_float32_whatever_keras_is_told(floatx):
+    cosine = CosineLoss("ranking", score_range=(0, 5))
+    scores = np.arange(5, dtype="float32")[:, None]
+    pairs = VECTORS[:, :2]
+
+    def both():
+        ranked = value(MultipleNegativesRanking(), NUMBERS, VECTORS)
+        return ranked, value(cosine, scores, pairs)
+
+    expected = both()
+    try:
+        keras.config.set_floatx(floatx)
+        found = both()
+    finally:
+        keras.config.set_floatx("float32")
+    np.testing.assert_allclose(found, expected, **TOLERANCE)
+
+
 @pytest.mark.any_backend
 def test_the_partner_is_found_among_all_texts():
     for temperature in (0.05, 1.0):

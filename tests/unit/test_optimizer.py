@@ -9,6 +9,7 @@ from keras import ops
 from small import CONFIG, numpy
 
 import keras_albert as ka
+from keras_albert.distribution.backend import optimizer_reduces_replicas
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import (
     EXCLUDED_WEIGHTS,
@@ -186,6 +187,23 @@ def test_order_in_memory_changes_nothing(stored_by_columns):
     np.testing.assert_allclose(
         numpy(made[0]), expected["dense/kernel"], rtol=5e-7, atol=5e-7
     )
+
+
+def test_clips_gradients_of_several_dtypes():
+    """As of a model of policy float16, whose last projection is float32."""
+    gradients = [np.array([3.0, 0.0], "float32"), np.array([4.0], "float16")]
+    optimizer = ka.Lamb(0.1, global_clipnorm=1.0)
+    clipped = [ops.convert_to_tensor(each) for each in gradients]
+    if optimizer_reduces_replicas():
+        made = [keras.Variable(each) for each in gradients]
+        pairs = zip(clipped, made, strict=True)
+        clipped = [g for g, _ in optimizer.sum_over_replicas([*pairs])]
+    else:
+        clipped = optimizer.clip(clipped)
+    kinds = [keras.backend.standardize_dtype(each.dtype) for each in clipped]
+    assert kinds == ["float32", "float16"]
+    found = np.concatenate(numpy(clipped))
+    np.testing.assert_allclose(found, [0.6, 0.0, 0.8], rtol=1e-3)
 
 
 def test_zero_gradient_and_zero_weight():
