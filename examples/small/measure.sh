@@ -85,6 +85,21 @@ rte() {
     glue RTE rte --steps 312 --validate-every 312 --batch-size 16 \
         --learning-rate 5e-5 --sequence-length 128
 }
+pairs_first() {  # MRPC and RTE after STS-B, as the paper's after MNLI
+    python "$here/other_pairs.py" GLUE > other-pairs.tsv
+    finetune sts --model pretrained --task regression --validation none \
+        --train other-pairs.tsv --columns.text sentence1 \
+        --columns.pair sentence2 --columns.label score \
+        --steps 1300 --batch-size 16 --learning-rate 1e-4 --sequence-length 128
+    for start in sts pretrained; do
+        finetune "rte-from-$start" --model "$start" --task RTE --train GLUE \
+            --seeds 8 --steps 312 --validate-every 312 --batch-size 16 \
+            --learning-rate 2e-5 --sequence-length 128
+    done
+    finetune mrpc-from-sts --model sts --task MRPC --train GLUE --seeds 3 \
+        --steps 460 --validate-every 460 --batch-size 16 \
+        --learning-rate 5e-5 --sequence-length 128
+}
 squad() {
     pretrained_and_not squad --task SQuAD-1.1 --train SQUAD --any-size \
         --steps 900 --validate-every 900 --batch-size 32 --learning-rate 3e-4 \
