@@ -252,7 +252,7 @@ class OptimizerHooks(keras.optimizers.Optimizer):
         On TensorFlow Keras cannot clip gradients of several dtypes at once.
         """
         dtypes = [keras.backend.standardize_dtype(g.dtype) for g in gradients]
-        if len(set(dtypes)) == 1:
+        if len(set(dtypes)) < 2:
             return super()._clip_gradients(gradients)
         widest = keras.backend.result_type(*dtypes)
         clipped = super()._clip_gradients(

@@ -20,7 +20,6 @@ python_corpus.py), and the task is to tell from which chapter a passage is. With
 import argparse
 import concurrent.futures
 import copy
-import hashlib
 import importlib.util
 import json
 import math
@@ -35,6 +34,8 @@ import tomllib
 from pathlib import Path
 
 from scipy import stats
+
+from keras_albert.storage import checksum
 
 HERE = Path(__file__).parent
 MEASURES = {  # of the report's names: the title in the table
@@ -175,7 +176,7 @@ def settings(
         "seed": seed,
         "data": str(data),
         "checksums": {
-            name: hashlib.sha256((data / name).read_bytes()).hexdigest()
+            name: checksum(data / name)
             for name in DATA_FILES
             if (data / name).is_file()
         },

@@ -20,7 +20,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
     """The rows of a GLUE file, which has no quoting."""
     names, *lines = path.read_text(encoding="utf-8-sig").splitlines()
     names = names.split("\t")
-    return [dict(zip(names, line.split("\t"), strict=False)) for line in lines]
+    return [dict(zip(names, line.split("\t"), strict=True)) for line in lines]
 
 
 def words_of(sentence: str) -> str:

@@ -108,7 +108,7 @@ def _checked(y, classes: Classes | None, loss):
             "int32",
         ).reshape(array.shape)
         is_tensor = False
-    elif classes is not None and is_sparse(loss):
+    elif classes is not None and is_sparse(loss) and array.ndim < 2:
         _check_not_ambiguous(classes)
     if classes is not None and is_sparse(loss) and array.dtype.kind in "biuf":
         wrong = ~((array >= 0) & (array < classes.count) & (array % 1 == 0))
@@ -125,7 +125,10 @@ def _checked(y, classes: Classes | None, loss):
 
 
 def _check_not_ambiguous(classes: Classes) -> None:
-    """Raises AlbertError if a number could be a label's place or its name."""
+    """Raises AlbertError if a number could be a label's place or its name.
+
+    Not for labels of tokens, [B, S]: `word_examples` has made places of names.
+    """
     for place, name in enumerate(classes.names or ()):
         if str(name).isdecimal() and str(name) != str(place):
             raise AlbertError(
@@ -264,7 +267,8 @@ def _graph_checked(y, classes: Classes | None, loss):
             [unknown(classes), ". Received: ", ". Correct it."],
         )
     elif classes is not None and is_sparse(loss) and not y.dtype.is_bool:
-        _check_not_ambiguous(classes)
+        if y.shape.rank == 1:
+            _check_not_ambiguous(classes)
         right = (y >= 0) & (y < tf.cast(classes.count, y.dtype))
         if y.dtype.is_floating:
             right &= tf.equal(y, tf.floor(y))

@@ -91,10 +91,9 @@ class FillMask(Task):
             is_blank = not text.strip()  # as a line of a .txt file may be
             if tokens.count(MASK_ID) != written or not (written or is_blank):
                 raise AlbertError(
-                    f"{place_of(table.path, line)}: each text needs "
-                    f'"{MASK}" within the '
-                    f"first {length} tokens. Received: {text!r:.80}. Write "
-                    "one, or shorten the text."
+                    f"{place_of(table.path, line)}: each text needs {MASK!r} "
+                    f"within the first {length} tokens. Received: "
+                    f"{text!r:.80}. Write one, or shorten the text."
                 )
             is_cut = len(ids) + 2 > length
             rows.append(Row(np.array(tokens, "int32"), len(segments), is_cut))

@@ -33,9 +33,8 @@ class Cost:
     """floating-point operations, see pretraining/flops.py"""
     joules: float | None
     """energy of all processors during the run, that of validation, checkpoints
-    and other programs included;
-    None if the counters cannot be read, or if the run was continued from a
-    checkpoint"""
+    and other programs included; None if the counters cannot be read, or if the
+    run was continued from a checkpoint"""
 
     def line(self) -> str:
         """The cost as a line of text."""

@@ -136,8 +136,8 @@ class MultipleNegativesRanking(keras.losses.Loss):
             counts: bool [G], whether a row has a weight above 0.
             first: the index of the first of the B rows among all G.
         """
-        rows = _numbers_to(ops.shape(others)[1])
-        own = rows[None] == first + _numbers_to(ops.shape(vectors)[0])[:, None]
+        rows = _arange(ops.shape(others)[1])
+        own = rows[None] == first + _arange(ops.shape(vectors)[0])[:, None]
         others = ops.reshape(others, (-1, ops.shape(others)[-1]))
         logits = ops.matmul(vectors, ops.transpose(others)) / self.temperature
         is_other = (numbers[:, :1, None] != others_numbers[None]) & (
@@ -145,7 +145,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
         )  # [B, K, G]
         allowed = is_other & counts[None, None]
         # The partner is the first of the K texts of its own row.
-        is_first = _numbers_to(ops.shape(others_numbers)[0]) == 0
+        is_first = _arange(ops.shape(others_numbers)[0]) == 0
         partner = is_first[None, :, None] & own[:, None]
         same = numbers[:, :1] == query_numbers[None]  # [B, G]
         allowed = allowed & ~(is_first[None, :, None] & same[:, None])
@@ -300,6 +300,6 @@ def _check_texts(y_pred, least: int, most: int | None = None) -> None:
         )
 
 
-def _numbers_to(count):
+def _arange(count):
     """0, 1 and so on, below `count`; Keras by itself counts in `floatx`."""
     return ops.arange(count, dtype="int32")

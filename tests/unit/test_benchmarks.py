@@ -385,6 +385,30 @@ def test_requests_that_wait_are_answered_together(benchmarks):
 
 
 @pytest.mark.any_backend
+def test_the_fewest_vectors_that_are_searched(benchmarks):
+    from bench_search import FOUND, exact
+
+    vectors = np.eye(FOUND, dtype="float32")
+    (found,) = exact(vectors)(vectors[:1])
+    assert sorted(found) == list(range(FOUND))
+
+
+@pytest.mark.any_backend
+def test_a_failed_answer_ends_the_clients(benchmarks, monkeypatch):
+    """The thread that asks for several texts at once ends, too."""
+    import bench_requests
+
+    def failing(texts):
+        raise ValueError("no answer")
+
+    monkeypatch.setattr(bench_requests, "_side", [failing])
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="no answer"):
+        bench_requests._requests(bench_requests.TOGETHER, 2, ["a"], 4)
+    assert threading.active_count() == before
+
+
+@pytest.mark.any_backend
 def test_each_side_has_its_better_way(benchmarks):
     from bench_requests import ALONE, OURS, TOGETHER, lines_of
 

@@ -189,6 +189,22 @@ def test_order_in_memory_changes_nothing(stored_by_columns):
     )
 
 
+def test_averages_move_whatever_keras_is_told():
+    """In bfloat16, 0.9999 is 1."""
+    weight = keras.Variable([1.0])
+    optimizer = ka.Lamb(0.0, use_ema=True, ema_momentum=0.9999)
+    gradient = ops.zeros((1,), "float32")
+    try:
+        keras.config.set_floatx("bfloat16")
+        optimizer.apply([gradient], [weight])
+        weight.assign([201.0])
+        optimizer.apply([gradient], [weight])
+    finally:
+        keras.config.set_floatx("float32")
+    (average,) = optimizer.averages
+    np.testing.assert_allclose(numpy(average), [1.02], rtol=1e-5)
+
+
 def test_clips_gradients_of_several_dtypes():
     """As of a model of policy float16, whose last projection is float32."""
     gradients = [np.array([3.0, 0.0], "float32"), np.array([4.0], "float16")]

@@ -546,6 +546,12 @@ def test_labels_that_are_named_by_other_numbers(backbone):
     for data in ((TEXTS, LABELS), (dataset(TEXTS, LABELS),)):
         with pytest.raises(ka.AlbertError, match="named '1' has the number 0"):
             model.fit(*data, verbose=0)
+    # Of words the names have become places already.
+    tokens = quick(ka.AlbertForTokenClassification(backbone, labels=[*"120"]))
+    x, y, weights = tokens.word_examples([["a", "b"]], [["2", "1"]])
+    assert sorted({*y.ravel()}) == [0, 1]
+    for data in ((x, y, weights), (dataset(x, y, weights),)):
+        tokens.evaluate(data[0], *data[1:2], verbose=0)
 
 
 @pytest.mark.on_torch
