@@ -91,7 +91,7 @@ class FillMask(Task):
             is_blank = not text.strip()  # as a line of a .txt file may be
             if tokens.count(MASK_ID) != written or not (written or is_blank):
                 raise AlbertError(
-                    f"{place_of(table.path, line)}: each text needs {MASK!r} "
+                    f'{place_of(table.path, line)}: each text needs "{MASK}" '
                     f"within the first {length} tokens. Received: "
                     f"{text!r:.80}. Write one, or shorten the text."
                 )
