@@ -214,12 +214,11 @@ $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) $(EDITABLE) ".[docs]"
 	@touch $@
 
-# keras-hub and tensorflow-serving-api ask for the large TensorFlow wheel too,
-# peft and accelerate for PyTorch.
-$(VENV)/installed-peers: $(VENV)/installed-tensorflow
-	$(PIP) datasets kagglehub pandas polars psutil regex tokenizers \
-	  transformers
-	$(PIP) --no-deps accelerate keras-hub peft sentence-transformers \
-	  tensorflow-serving-api
+# transformers, peft and sentence-transformers compute with PyTorch. keras-hub and
+# tensorflow-serving-api ask for the large TensorFlow wheel, too.
+$(VENV)/installed-peers: $(VENV)/installed-torch
+	$(PIP) accelerate datasets kagglehub pandas peft polars psutil regex \
+	  tokenizers transformers
+	$(PIP) --no-deps keras-hub sentence-transformers tensorflow-serving-api
 	@$(call COMPILE,tensorflow,peft sentence_transformers keras_hub)
 	@touch $@
