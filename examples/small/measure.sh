@@ -7,7 +7,7 @@
 # runs one or several parts, which are the functions below, in the current
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
-# (see README.md). `simcse` comes after `vectors`, `distil` after `sst`, `curves`
+# (see README.md), and for `reviews` also `aclImdb` (see reviews.py). `simcse` comes after `vectors`, `distil` after `sst`, `curves`
 # after `exits`. Each writes folders with a report.json, and what `evaluate`
 # prints to a file of its name that ends in .txt. What is finished is not made
 # again.
@@ -243,6 +243,49 @@ continued() {
             --data python/held_out
         evaluate "continued-$rate-novels" --model "continued-$rate" \
             --data shards-held-out
+    done
+}
+
+# SST-2 after continued pretraining on movie reviews
+
+reviews() {
+    if [ ! -e reviews/train.txt ]; then
+        python "$here/reviews.py" --reviews aclImdb \
+            --without GLUE/SST-2/dev.tsv --output reviews
+    fi
+    for part in train held-out; do
+        if [ ! -e "reviews/shards-$part/manifest.json" ]; then
+            keras-albert prepare --input "reviews/$part.txt" \
+                --vocab pretrained --output "reviews/shards-$part" \
+                --split-sentences en
+        fi
+    done
+    if [ ! -e adapted/report.json ]; then
+        keras-albert pretrain --file "$here/reviews.toml"
+    fi
+    if [ ! -e not-adapted/task.json ]; then  # on the rows of the adapted model
+        mkdir -p not-adapted
+        cp pretrained/spiece.* pretrained/albert_config.json \
+            pretrained/model.keras not-adapted
+        cp adapted/task.json not-adapted
+    fi
+    for model in adapted not-adapted; do
+        evaluate "$model-reviews" --model "$model" \
+            --data reviews/shards-held-out
+        evaluate "$model-novels" --model "$model" --data shards-held-out
+    done
+    if [ ! -e split-sentences ]; then
+        python "$here/sentences_split.py" GLUE/SST-2/train.tsv \
+            split-sentences/SST-2
+    fi
+    search SST-2-adapted
+    for model in adapted pretrained; do
+        finetune "sst-$model" --model "$model" --task SST-2 --train GLUE \
+            --seeds 3 --steps 2500 --validate-every 2500 \
+            --sequence-length 64 --learning-rate 1e-4
+        evaluate "sst-$model-together" --model "sst-$model" --data GLUE
+        evaluate "sst-$model-soup" --model "sst-$model" --data GLUE \
+            --average weights
     done
 }
 
