@@ -214,8 +214,9 @@ $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) $(EDITABLE) ".[docs]"
 	@touch $@
 
-# transformers, peft and sentence-transformers compute with PyTorch. keras-hub and
-# tensorflow-serving-api ask for the large TensorFlow wheel, too.
+# PyTorch first, with which transformers, peft and sentence-transformers compute.
+# --no-deps: keras-hub and tensorflow-serving-api ask for the large TensorFlow
+# wheel.
 $(VENV)/installed-peers: $(VENV)/installed-torch
 	$(PIP) accelerate datasets kagglehub pandas peft polars psutil regex \
 	  tokenizers transformers

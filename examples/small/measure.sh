@@ -7,8 +7,8 @@
 # runs one or several parts, which are the functions below, in the current
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
-# (see README.md), and for `reviews` also `aclImdb` (see reviews.py). `simcse` comes after `vectors`, `distil` after `sst`, `curves`
-# after `exits`. Each writes folders with a report.json, and what `evaluate`
+# (see README.md), and for `reviews` also `aclImdb` (see reviews.py). `simcse`
+# comes after `vectors`, `distil` after `sst`, `curves` after `exits`. Each writes folders with a report.json, and what `evaluate`
 # prints to a file of its name that ends in .txt. What is finished is not made
 # again.
 set -eu
@@ -57,13 +57,16 @@ split() {  # a folder like GLUE's, whose dev.tsv is every tenth training row
     mv "split.$$" split
 }
 search() {  # search NAME
-    if [ ! -e split ]; then split; fi
     keras-albert sweep --file "$here/search-$1.toml" --output "search-$1"
 }
-search_sst() { search SST-2; }
-search_cola() { search CoLA; }
-search_mrpc() { search MRPC; }
-search_rte() { search RTE; }
+search_task() {  # search_task TASK
+    if [ ! -e split ]; then split; fi
+    search "$1"
+}
+search_sst() { search_task SST-2; }
+search_cola() { search_task CoLA; }
+search_mrpc() { search_task MRPC; }
+search_rte() { search_task RTE; }
 
 # Tasks
 
@@ -246,10 +249,11 @@ continued() {
     done
 }
 
-# SST-2 after continued pretraining on movie reviews
+# SST-2 after continued pretraining on movie reviews. `pretrained` is a model of
+# 12,000 steps here: `pretrain --file run.toml --steps 12000`.
 
 reviews() {
-    if [ ! -e reviews/train.txt ]; then
+    if [ ! -e reviews/held-out.txt ]; then
         python "$here/reviews.py" --reviews aclImdb \
             --without GLUE/SST-2/dev.tsv --output reviews
     fi
@@ -274,14 +278,14 @@ reviews() {
             --data reviews/shards-held-out
         evaluate "$model-novels" --model "$model" --data shards-held-out
     done
-    if [ ! -e split-sentences ]; then
+    if [ ! -e split-by-sentences/SST-2/dev.tsv ]; then
         python "$here/sentences_split.py" GLUE/SST-2/train.tsv \
-            split-sentences/SST-2
+            split-by-sentences/SST-2
     fi
     search SST-2-adapted
-    for model in adapted pretrained; do
+    for model in adapted not-adapted; do  # -> SST-2-adapted.json and so on
         finetune "sst-$model" --model "$model" --task SST-2 --train GLUE \
-            --seeds 3 --steps 2500 --validate-every 2500 \
+            --seeds 3 --steps 2500 --validate-every 2500 --dropout 0 \
             --sequence-length 64 --learning-rate 1e-4
         evaluate "sst-$model-together" --model "sst-$model" --data GLUE
         evaluate "sst-$model-soup" --model "sst-$model" --data GLUE \

@@ -9,10 +9,10 @@ The Large Movie Review Dataset (Maas et al. 2011, "Learning Word Vectors for
 Sentiment Analysis") has 100,000 reviews of users of IMDb, for research. Their
 ratings are not read. The output has a paragraph a line and a blank line between
 reviews: `train.txt` with the 75,000 reviews of the archive's training folders,
-and `held-out.txt` with a fiftieth of its test reviews, which are of other
-movies. Reviews that share eight words in a row with a sentence of the table of
-`--without` are left out: a pretrained model should not know the sentences that
-measure it.
+and `held-out.txt` with a fiftieth of its test reviews. Repeated reviews are
+left out, and those that share eight words in a row with a sentence of the table
+of `--without`: a pretrained model should not know the sentences that measure
+it. Shorter sentences are not looked for, as texts share so few words by chance.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 LINE_BREAKS = re.compile(r"(?:<br\s*/?>\s*)+")
-RUN = 8  # words in a row, which no two texts share by chance
+RUN = 8  # words in a row; fewer are often shared by chance
 EVERY = 50  # of the test reviews, one is held out
 
 
 def main() -> None:
-    """Reads the arguments, writes both files, prints what was left out."""
+    """Reads the arguments, writes both files, prints how much was kept."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -42,23 +42,30 @@ def main() -> None:
             f"error: {arguments.reviews} has no train/*/*.txt or no "
             "test/*/*.txt. Unpack aclImdb_v1.tar.gz."
         )
-    _, *rows = arguments.without.read_text(encoding="utf-8").splitlines()
+    header, *rows = arguments.without.read_text(encoding="utf-8").split("\n")
+    if not header.startswith("sentence\t"):
+        sys.exit(
+            f"error: {arguments.without} is no table of SST-2: it begins with "
+            f"{header[:40]!r}. Give GLUE's SST-2/dev.tsv."
+        )
     known = {run for row in rows for run in runs(row.split("\t")[0])}
     arguments.output.mkdir(parents=True, exist_ok=True)
+    seen: set[str] = set()
     for name, paths in (("train", train), ("held-out", held_out)):
-        reviews = [*unknown_reviews(paths, known)]
+        reviews = [*new_reviews(paths, known, seen)]
         text = "\n\n".join(reviews) + "\n"
         path = arguments.output / f"{name}.txt"
         path.write_text(text, encoding="utf-8")
         print(f"{path}: {len(reviews)} of {len(paths)} reviews")
 
 
-def unknown_reviews(paths: Iterable[Path], known: set[str]) -> Iterator[str]:
-    """The reviews of files that share no run of words with `known`.
+def new_reviews(
+    paths: Iterable[Path], known: set[str], seen: set[str]
+) -> Iterator[str]:
+    """The reviews that share no run of words with `known`, a paragraph a line.
 
-    Each is returned once, a paragraph a line.
+    Those in `seen` are left out, and those that are returned are added to it.
     """
-    seen = set()
     for path in paths:
         text = path.read_text(encoding="utf-8")
         lines = (" ".join(line.split()) for line in LINE_BREAKS.split(text))

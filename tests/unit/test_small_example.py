@@ -9,15 +9,16 @@ import pytest
 pytestmark = pytest.mark.any_backend
 
 FOLDER = Path(__file__).parents[2] / "examples" / "small"
-MEASURED = "an utterly charming film that will not outstay its welcome ."
+MEASURED = "an utterly charming film that will not outstay ."  # eight words
 REVIEWS = {
     "train/pos/0_9.txt": "Seen twice.<br /><br />A  second\nparagraph.",
     "train/unsup/0_0.txt": "Seen twice.<br /><br />A second paragraph.",
-    "train/unsup/1_0.txt": "I quote: utterly charming film, that will NOT "
+    "train/unsup/1_0.txt": "I quote: an UTTERLY charming film, that will not "
     "outstay its welcome!",
-    "train/unsup/2_0.txt": "A charming film that will outstay its welcome.",
+    "train/unsup/2_0.txt": "One utterly charming film that will not outstay.",
     "test/neg/0_1.txt": "The first one<br>is held out.",
-    "test/neg/1_1.txt": "The second one is not read.",
+    **{f"test/neg/{i}_1.txt": f"Number {i} is not read." for i in range(1, 50)},
+    "test/pos/0_9.txt": "Seen twice.<br />A second paragraph.",
 }
 ROWS = """sentence\tlabel
 a dull film with a fine end \t0
@@ -55,22 +56,33 @@ def test_reviews(reviews, tmp_path):
     train = (tmp_path / "text" / "train.txt").read_text()
     assert train == (
         "Seen twice.\nA second paragraph.\n\n"
-        "A charming film that will outstay its welcome.\n"
+        "One utterly charming film that will not outstay.\n"
     )
     held_out = (tmp_path / "text" / "held-out.txt").read_text()
     assert held_out == "The first one\nis held out.\n"
     assert "train.txt: 2 of 4 reviews" in done.stdout
+    # Of 51 test reviews two are chosen; the second is one of train.txt.
+    assert "held-out.txt: 1 of 2 reviews" in done.stdout
 
 
-def test_another_folder_of_reviews(reviews, tmp_path):
-    (tmp_path / "aclImdb" / "train").rename(tmp_path / "other")
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_part_of_the_reviews_is_missing(part, reviews, tmp_path):
+    (tmp_path / "aclImdb" / part).rename(tmp_path / "other")
     done = run(*reviews)
     assert done.returncode == 1
     assert "Unpack aclImdb_v1.tar.gz" in done.stderr
 
 
+def test_another_table(reviews, tmp_path):
+    """Its first line would be taken for a header."""
+    (tmp_path / "dev.tsv").write_text(f"{MEASURED}\t1\n")
+    done = run(*reviews)
+    assert done.returncode == 1
+    assert "is no table of SST-2: it begins with 'an utterly" in done.stderr
+
+
 def test_split_by_sentences(tmp_path):
-    """No row to learn from is only a part of a held-out sentence."""
+    """Of a held-out sentence only what another one has, too, is learned."""
     table = tmp_path / "train.tsv"
     table.write_text(ROWS)
     done = run("sentences_split.py", table, tmp_path / "SST-2")
