@@ -214,12 +214,12 @@ $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) $(EDITABLE) ".[docs]"
 	@touch $@
 
-# PyTorch first, with which transformers, peft and sentence-transformers compute.
-# --no-deps: keras-hub and tensorflow-serving-api ask for the large TensorFlow
-# wheel.
+# PyTorch comes first, as transformers, peft and sentence-transformers compute with
+# it. keras-hub and tensorflow-serving-api ask for the large TensorFlow wheel,
+# which --no-deps avoids.
 $(VENV)/installed-peers: $(VENV)/installed-torch
 	$(PIP) accelerate datasets kagglehub pandas peft polars psutil regex \
-	  tokenizers transformers
-	$(PIP) --no-deps keras-hub sentence-transformers tensorflow-serving-api
+	  sentence-transformers tokenizers transformers
+	$(PIP) --no-deps keras-hub tensorflow-serving-api
 	@$(call COMPILE,tensorflow,peft sentence_transformers keras_hub)
 	@touch $@

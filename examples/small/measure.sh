@@ -8,9 +8,9 @@
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
 # (see README.md), and for `reviews` also `aclImdb` (see reviews.py). `simcse`
-# comes after `vectors`, `distil` after `sst`, `curves` after `exits`. Each writes folders with a report.json, and what `evaluate`
-# prints to a file of its name that ends in .txt. What is finished is not made
-# again.
+# comes after `vectors`, `distil` after `sst`, `curves` after `exits`. Each
+# writes folders with a report.json, and what `evaluate` prints to a file of its
+# name that ends in .txt. What is finished is not made again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 rows=GLUE/STS-B/train.tsv
@@ -36,6 +36,15 @@ pretrained_and_not() {  # pretrained_and_not OUTPUT OPTION ...: three seeds
     for start in "" --from-scratch; do
         finetune "$output$start" --model pretrained --seeds 3 $start "$@"
     done
+}
+with_examples_of() {  # with_examples_of TASK_FILE OUTPUT
+    # `pretrained`, which `evaluate` then measures on other examples.
+    if [ ! -e "$2/task.json" ]; then
+        mkdir -p "$2"
+        cp pretrained/spiece.* pretrained/albert_config.json \
+            pretrained/model.keras "$2"
+        cp "$1" "$2/task.json"
+    fi
 }
 glue() {  # glue TASK OUTPUT OPTION ...
     task=$1 output=$2; shift 2
@@ -94,6 +103,8 @@ pairs_first() {  # MRPC and RTE after STS-B, as the paper's after MNLI
         --train other-pairs.tsv --columns.text sentence1 \
         --columns.pair sentence2 --columns.label score \
         --steps 1300 --batch-size 16 --learning-rate 1e-4 --sequence-length 128
+    search_task RTE-sts
+    search_task MRPC-sts
     for start in sts pretrained; do
         finetune "rte-from-$start" --model "$start" --task RTE --train GLUE \
             --seeds 8 --steps 312 --validate-every 312 --batch-size 16 \
@@ -217,16 +228,12 @@ continued() {
                 --vocab pretrained --output "python/$part"
         fi
     done
-    if [ ! -e before/task.json ]; then  # on the rows that the others have
-        mkdir -p before
-        cp pretrained/spiece.* pretrained/albert_config.json \
-            pretrained/model.keras before
-        sed -e 's/"sequence_length": 128/"sequence_length": 64/' \
-            -e 's/"max_predictions": 51/"max_predictions": 20/' \
-            -e 's/"masked_lm_prob": 0.4/"masked_lm_prob": 0.15/' \
-            pretrained/task.json > before/new
-        mv before/new before/task.json
-    fi
+    # The rows that the others have.
+    sed -e 's/"sequence_length": 128/"sequence_length": 64/' \
+        -e 's/"max_predictions": 51/"max_predictions": 20/' \
+        -e 's/"masked_lm_prob": 0.4/"masked_lm_prob": 0.15/' \
+        pretrained/task.json > before.json
+    with_examples_of before.json before
     evaluate continued-before --model before --data python/held_out
     evaluate continued-before-novels --model before --data shards-held-out
     for rate in 0.0001 0.0003 scratch; do
@@ -267,12 +274,7 @@ reviews() {
     if [ ! -e adapted/report.json ]; then
         keras-albert pretrain --file "$here/reviews.toml"
     fi
-    if [ ! -e not-adapted/task.json ]; then  # on the rows of the adapted model
-        mkdir -p not-adapted
-        cp pretrained/spiece.* pretrained/albert_config.json \
-            pretrained/model.keras not-adapted
-        cp adapted/task.json not-adapted
-    fi
+    with_examples_of adapted/task.json not-adapted
     for model in adapted not-adapted; do
         evaluate "$model-reviews" --model "$model" \
             --data reviews/shards-held-out

@@ -26,6 +26,11 @@ a fine end \t1
 dull \t0
 the best film \t1
 film \t1
+two of us \t0
+not for me \t0
+one of them \t1
+one too many \t0
+one \t1
 """
 
 
@@ -87,8 +92,12 @@ def test_split_by_sentences(tmp_path):
     table.write_text(ROWS)
     done = run("sentences_split.py", table, tmp_path / "SST-2")
     assert done.returncode == 0, done.stderr
-    held_out = (tmp_path / "SST-2" / "dev.tsv").read_text()
-    assert held_out == "sentence\tlabel\na dull film with a fine end \t0\n"
-    # "film" is a part of both sentences.
-    train = (tmp_path / "SST-2" / "train.tsv").read_text()
-    assert train == "sentence\tlabel\nthe best film \t1\nfilm \t1\n"
+    header, *rows = ROWS.splitlines()
+    held_out = (tmp_path / "SST-2" / "dev.tsv").read_text().splitlines()
+    # The longest one and, of six, the last one of the same length.
+    ends = ["a dull film with a fine end \t0", "one too many \t0"]
+    assert held_out == [header, *ends]
+    # "film" and "one" are parts of learned sentences, too.
+    train = (tmp_path / "SST-2" / "train.tsv").read_text().splitlines()
+    parts = ["a fine end \t1", "dull \t0"]
+    assert train == [header, *(r for r in rows if r not in ends + parts)]

@@ -550,8 +550,8 @@ def test_labels_that_are_named_by_other_numbers(backbone):
     tokens = quick(ka.AlbertForTokenClassification(backbone, labels=[*"120"]))
     x, y, weights = tokens.word_examples([["a", "b"]], [["2", "1"]])
     assert sorted({*y.ravel()}) == [0, 1]
-    for data in ((x, y, weights), (dataset(x, y, weights),)):
-        tokens.evaluate(data[0], *data[1:2], verbose=0)
+    tokens.evaluate(x, y, sample_weight=weights, verbose=0)
+    tokens.evaluate(dataset(x, y, weights), verbose=0)
 
 
 @pytest.mark.on_torch
