@@ -7,10 +7,11 @@
 # runs one or several parts, which are the functions below, in the current
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
-# (see README.md), and for `reviews` also `aclImdb` (see reviews.py). `simcse`
-# comes after `vectors`, `distil` after `sst`, `curves` after `exits`. Each
-# writes folders with a report.json, and what `evaluate` prints to a file of its
-# name that ends in .txt. What is finished is not made again.
+# (see README.md), for `reviews` also `aclImdb` (see reviews.py), and for `cloze`
+# three collections of news (see articles.py). `simcse` comes after `vectors`,
+# `distil` after `sst`, `curves` after `exits`. Each writes folders with a
+# report.json, and what `evaluate` prints to a file of its name that ends in
+# .txt. What is finished is not made again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 rows=GLUE/STS-B/train.tsv
@@ -292,6 +293,34 @@ reviews() {
         evaluate "sst-$model-together" --model "sst-$model" --data GLUE
         evaluate "sst-$model-soup" --model "sst-$model" --data GLUE \
             --average weights
+    done
+}
+
+# SQuAD after questions that are made from news articles. `pretrained` is the model
+# of 12,000 steps here, too.
+
+cloze() {
+    if [ ! -e articles/train.txt ]; then
+        python "$here/articles.py" --wikinews wikinews --reuters reuters21578 \
+            --bbc bbc --output articles --without GLUE/MRPC/dev.tsv \
+            GLUE/RTE/dev.tsv GLUE/STS-B/dev.tsv GLUE/SST-2/dev.tsv \
+            SQUAD/dev-v1.1.json
+    fi
+    if [ ! -e cloze/train-v1.1.json ]; then
+        python "$here/cloze.py" --input articles/train.txt --output cloze
+    fi
+    finetune of-cloze --model pretrained --depth 4 --task SQuAD-1.1 \
+        --train cloze --any-size --steps 4000 --validate-every 2000 \
+        --batch-size 32 --learning-rate 5e-4 --sequence-length 128 \
+        --windows.stride 64 --precision mixed_bfloat16
+    evaluate squad-of-cloze-alone --model of-cloze --task SQuAD-1.1 \
+        --data SQUAD --any-size
+    for start in of-cloze pretrained; do
+        finetune "squad-$start" --model "$start" --depth 4 \
+            --task SQuAD-1.1 --train SQUAD --any-size --seeds 3 --steps 900 \
+            --validate-every 900 --batch-size 32 --learning-rate 3e-4 \
+            --sequence-length 128 --windows.stride 64 \
+            --precision mixed_bfloat16
     done
 }
 

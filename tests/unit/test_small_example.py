@@ -1,5 +1,8 @@
-"""Scripts of examples/small that make data: reviews and splits."""
+"""Scripts of examples/small that make data: texts, questions, splits."""
 
+import json
+import random
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +104,250 @@ def test_split_by_sentences(tmp_path):
     train = (tmp_path / "SST-2" / "train.tsv").read_text().splitlines()
     parts = ["a fine end \t1", "dull \t0"]
     assert train == [header, *(r for r in rows if r not in ends + parts)]
+
+
+LONG = "This paragraph has more than four hundred characters. " * 8
+LEFT_OUT = 501  # articles that only make the collections large enough
+ARTICLES = {
+    "wikinews/AA/wiki_00": "\n".join(
+        json.dumps({"title": title, "text": text}, ensure_ascii=False)
+        for title, text in (
+            ("A &quot;title&quot;", f"A caption\n{LONG}\u2028here\n{LONG}"),
+            ("Too short", "An article of forty-one characters, no more"),
+            ("Known", f"It was {MEASURED} {LONG}"),
+        )
+    ),
+    "reuters/reut2-000.sgm": (
+        f"<REUTERS A><TITLE>A &lt;B> TITLE</TITLE><BODY>One.\n    {LONG}\n"
+        f"goes\xfa on. Reuter\n&#3;</BODY></REUTERS>\n<REUTERS B></REUTERS>"
+        f"<REUTERS C><BODY>{LONG}{'1   2' * 21}</BODY></REUTERS>"
+        f"<REUTERS D><BODY>{LONG}{'1   2' * 20}</BODY></REUTERS>"
+        "<REUTERS E><BODY>Too short.</BODY></REUTERS>"
+    ),
+    "bbc/tech/001.txt": "Title\n\nA  text.\n",
+    "bbc/tech/002.txt": "Title\n\nA text.",
+    "bbc/tech/003.txt": "\n",
+    **{f"bbc/sport/{i}.txt": f"Sport {i}" for i in range(LEFT_OUT)},
+}
+
+
+@pytest.fixture
+def articles(tmp_path):
+    """The command for three small collections."""
+    for name, text in ARTICLES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        encoding = "latin-1" if name.endswith("sgm") else "utf-8"
+        path.write_text(text, encoding)
+    table = tmp_path / "dev.tsv"  # eight words in one cell, and in two
+    table.write_text(f"1\t{MEASURED}\nThis paragraph has more\tthan four\n")
+    squad = tmp_path / "dev.json"
+    context = {"context": "Nothing is known of these eight words here."}
+    squad.write_text(json.dumps({"data": [{"paragraphs": [context]}]}))
+    folders = [
+        part
+        for name in ("wikinews", "reuters", "bbc")
+        for part in (f"--{name}", tmp_path / name)
+    ]
+    known = ("--without", table, squad)
+    return ["articles.py", *folders, "--output", tmp_path / "text", *known]
+
+
+def parts(folder):
+    return {
+        name: (folder / f"{name}.txt").read_text("utf-8").strip().split("\n\n")
+        for name in ("held-out", "train")
+    }
+
+
+def test_articles(articles, tmp_path):
+    """Titles and paragraphs, no tables, nothing short, nothing twice."""
+    done = run(*articles)
+    assert done.returncode == 0, done.stderr
+    text = parts(tmp_path / "text")
+    assert len(text["held-out"]) == 500
+    both = text["held-out"] + text["train"]
+    others = {f"Sport {i}" for i in range(LEFT_OUT)}
+    long = LONG.strip()
+    assert others < {*both}
+    assert sorted({*both} - others) == [
+        f'A "title"\n{long} here\n{long}',
+        f"A <B> TITLE\nOne.\n{long} goes\xfa on.",
+        " ".join(f"{LONG}{'1 2' * 20}".split()),
+        "Title\nA text.",
+    ]
+    assert len(both) == LEFT_OUT + 4
+    assert "wikinews: 1 of 2 articles" in done.stdout
+    assert "reuters: 2 of 2 articles" in done.stdout
+    assert f"bbc: {LEFT_OUT + 1} of {LEFT_OUT + 2} articles" in done.stdout
+
+
+def test_articles_are_in_the_same_random_order(articles, tmp_path):
+    run(*articles)
+    first = parts(tmp_path / "text")
+    run(*articles)
+    assert parts(tmp_path / "text") == first
+    assert first["held-out"] != sorted(first["held-out"])
+
+
+def test_articles_of_squad_are_known(articles, tmp_path):
+    """The contexts that measure a model are left out like sentences."""
+    (tmp_path / "bbc/tech/001.txt").write_text(
+        "Title\nNothing is known of these EIGHT words here, he said."
+    )
+    done = run(*articles)
+    assert f"bbc: {LEFT_OUT + 1} of {LEFT_OUT + 2} articles" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("reuters/reut2-000.sgm", "", "files reut2-*.sgm of Reuters-21578."),
+        ("wikinews/AA/wiki_00", "<doc>", "is not of wikiextractor --json."),
+        ("dev.tsv", "few words", "has no cell with eight words in a row."),
+    ],
+)
+def test_bad_articles(name, text, problem, articles, tmp_path):
+    (tmp_path / name).write_text(text)
+    done = run(*articles)
+    assert done.returncode == 1
+    assert problem in done.stderr
+    assert not (tmp_path / "text").exists()
+
+
+def test_too_few_articles(articles, tmp_path):
+    for i in range(5):
+        (tmp_path / f"bbc/sport/{i}.txt").unlink()
+    done = run(*articles)
+    assert done.returncode == 1
+    assert "500 articles are too few, as 500 are held out" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def cloze():
+    return runpy.run_path(str(FOLDER / "cloze.py"))
+
+
+def words_of(cloze, sentence):
+    found = cloze["WORD"].finditer(sentence)
+    return [cloze["Word"](each[0], *each.span()) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        (
+            "Then Mary Ann Evans moved from Paris to the old town of Rome.",
+            ["name Mary Ann Evans", "place Paris", "phrase old town"]
+            + ["name Rome"],
+        ),
+        ("They left on 3 March 1987, with us.", ["date 3 March 1987"]),
+        ("It was so in 1987, or in May.", ["date 1987", "date May"]),
+        ("Of 25 million dollars 1.5 went.", ["number 25 million dollars 1.5"]),
+        (
+            "They went to Paris, London and Rome.",
+            ["name Paris", "name London", "name Rome"],
+        ),
+        ("The one is The Other, by the old man.", ["phrase old man"]),
+        ("We saw the big old red brick house.", ["phrase big old red brick"]),
+    ],
+)
+def test_answers(sentence, expected, cloze):
+    words = words_of(cloze, sentence)
+    found = [
+        f"{kind} {sentence[words[first].begin : words[stop - 1].end]}"
+        for kind, first, stop in cloze["answers"](words, sentence)
+    ]
+    assert found == expected
+
+
+def test_contexts(cloze):
+    """As many sentences as fit; one that never does is left out."""
+    a, b, d = "a " * 60, "b " * 50, "d " * 111
+    assert [*cloze["contexts"]([a, b, "c", d, "e"])] == [[a, b], ["c"], ["e"]]
+
+
+def test_question(cloze):
+    """Words near the answer, some left out, the others moved a little."""
+    words = words_of(cloze, " ".join(f"w{i}" for i in range(40)))
+    answer = cloze["Answer"]("place", 20, 22)
+    draw = random.Random(0)
+    counts, moves = set(), set()
+    for _ in range(300):
+        question = cloze["question_of"](words, answer, draw)
+        if question is None:  # fewer than three words were left
+            continue
+        assert question.startswith("where w")
+        kept = [int(each[1:]) for each in question[6:-1].split()]
+        assert {*kept} <= {*range(10, 20), *range(22, 32)}
+        assert len({*kept}) == len(kept) >= 3
+        counts.add(len(kept))
+        moves |= {i - sorted(kept).index(w) for i, w in enumerate(kept)}
+    assert counts >= {*range(4, 16)}
+    assert {-2, 2} <= moves <= {*range(-3, 4)}
+    assert (
+        cloze["question_of"](words[:4], answer._replace(first=1), draw) is None
+    )
+
+
+def test_cloze(cloze, tmp_path):
+    """Each sentence has one answer, of a kind that its question word names."""
+    kinds = {
+        "3 March 1987": ("They left on 3 March 1987", "date"),
+        "25 million dollars": ("they gave 25 million dollars", "number"),
+        "New York": ("they were in New York", "place"),
+        "Mary Ann Evans": ("so had Mary Ann Evans", "name"),
+        "brave men": ("they were seen by brave men", "phrase"),
+    }
+    sentences = [
+        f"They had been there before, and {end} too."
+        for end, _ in kinds.values()
+    ]
+    paragraph = " ".join(sentences)
+    path = tmp_path / "articles.txt"
+    path.write_text("\n\n".join([f"A title\n{paragraph}"] * 51))
+    command = ["cloze.py", "--input", path, "--output"]
+    for folder in ("first", "second"):
+        done = run(*command, tmp_path / folder)
+        assert done.returncode == 0, done.stderr
+    texts = {
+        name: (tmp_path / "first" / f"{name}-v1.1.json").read_text()
+        for name in ("train", "dev")
+    }
+    again = (tmp_path / "second" / "train-v1.1.json").read_text()
+    assert again == texts["train"]
+    run(*command, tmp_path / "third", "--seed", "1")
+    other = (tmp_path / "third" / "train-v1.1.json").read_text()
+    assert other != texts["train"]
+    data = {name: json.loads(text)["data"] for name, text in texts.items()}
+    assert (len(data["train"]), len(data["dev"])) == (49, 2)
+    asked, ids, counts = set(), [], set()
+    for article in data["train"]:
+        assert article["title"] == "A title"
+        [found] = article["paragraphs"]
+        assert found["context"] == paragraph
+        about = set()
+        for question in found["qas"]:
+            [answer] = question["answers"]
+            text = answer["text"]
+            assert paragraph[answer["answer_start"] :].startswith(text)
+            possible = cloze["QUESTION_WORDS"][kinds[text][1]]
+            assert question["question"].startswith(possible)
+            about.add(text)
+            ids.append(question["id"])
+        assert len(about) == len(found["qas"])  # about different sentences
+        counts.add(len(about))
+        asked |= about
+    assert asked == {*kinds}
+    assert max(counts) == 3
+    assert len({*ids}) == len(ids)
+
+
+def test_no_questions(tmp_path):
+    """A text without blank lines is a single article, which is held out."""
+    path = tmp_path / "novel.txt"
+    path.write_text("A title\nThey had been there before, and so had Mary.")
+    done = run("cloze.py", "--input", path, "--output", tmp_path / "cloze")
+    assert done.returncode == 1
+    assert "gives no questions for train. Give a text of" in done.stderr
+    assert not (tmp_path / "cloze").exists()
