@@ -37,9 +37,7 @@ from reviews import runs
 
 HELD_OUT = 500  # articles
 SHORTEST_ARTICLE = 400  # characters
-SHORTEST_PARAGRAPH = (
-    41  # characters; in Wikinews a date or a caption is shorter
-)
+SHORTEST_PARAGRAPH = 41  # characters; Wikinews' dates and captions have fewer
 # In Reuters such a gap is between the columns of a table, and also begins a
 # paragraph. An article with more gaps is a table or a list of paragraphs.
 GAP = "   "

@@ -26,9 +26,9 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 CONTEXT = 110  # most words of a context; SQuAD's have 120 on average
 QUESTIONS = 3  # most questions about a context, about different sentences
-SHORTEST = 8  # words of a sentence that is asked about
-SIDE = (3, 10)  # words of a question before the answer, and after it
-DROPPED = (0.1, 0.25, 0.4)  # shares of them that are left out
+SHORTEST = 8  # fewest words of a sentence that is asked about
+SIDE = (3, 10)  # fewest and most words that are read on a side of the answer
+DROPPED = (0.1, 0.25, 0.4)  # shares of them that are left out; one is drawn
 LONGEST_ANSWER = 4  # words
 MOVED = 3  # places that a word moves at most
 EVERY = 50  # of the articles, one is held out
@@ -45,6 +45,7 @@ UNIT = (
 )
 DIGIT_OR_MONTH = re.compile(rf"\d|(?:{MONTH})$")
 DIGIT_MONTH_OR_UNIT = re.compile(rf"\d|(?:{MONTH}|{UNIT})$")
+# A month, or a year from 1500 to 2099.
 DATE = re.compile(rf"{MONTH}|\b(?:1[5-9]|20)\d\d\b")
 BEFORE_PHRASES = frozenset(
     ("a", "an", "the", "its", "his", "her", "their", "of", "for", "by", "with")
@@ -87,9 +88,8 @@ def main() -> None:
     )
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    draw = random.Random(arguments.seed)
+    draw = random.Random(0)
     articles = arguments.input.read_text(encoding="utf-8").split("\n\n")
     files: dict[str, list[dict]] = {"dev": [], "train": []}
     for number, article in enumerate(articles):
