@@ -64,6 +64,8 @@ QUESTION_WORDS = {
 # date, and many a phrase, the questions have more phrases than SQuAD's.
 WEIGHTS = {"date": 9, "number": 11, "place": 5, "name": 28, "phrase": 47}
 
+Files = dict[str, list[dict]]  # the articles of `dev` and `train`
+
 
 class Word(NamedTuple):
     """A word of a sentence, and where it begins and ends there."""
@@ -90,37 +92,50 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     draw = random.Random(0)
-    articles = arguments.input.read_text(encoding="utf-8").split("\n\n")
-    files: dict[str, list[dict]] = {"dev": [], "train": []}
-    for number, article in enumerate(articles):
-        title, *lines = article.strip().split("\n")
-        sentences = [s for line in lines for s in SENTENCE_END.split(line)]
+    files: Files = {"dev": [], "train": []}
+    for part, title, sentences in articles(arguments.input):
         paragraphs = [
             {"context": " ".join(context), "qas": questions}
             for context in contexts(sentences)
             if (questions := ask(context, draw))
         ]
         if paragraphs:
-            part = files["train" if number % EVERY else "dev"]
-            part.append({"title": title, "paragraphs": paragraphs})
+            files[part].append({"title": title, "paragraphs": paragraphs})
+    write(files, arguments.input, arguments.output)
+
+
+def articles(path: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """The part that each article belongs to, its title and its sentences."""
+    texts = path.read_text(encoding="utf-8").split("\n\n")
+    for number, article in enumerate(texts):
+        title, *lines = article.strip().split("\n")
+        sentences = [s for line in lines for s in SENTENCE_END.split(line)]
+        yield "train" if number % EVERY else "dev", title, sentences
+
+
+def questions_of(article: dict) -> list[dict]:
+    """All questions about an article."""
+    return [q for paragraph in article["paragraphs"] for q in paragraph["qas"]]
+
+
+def write(files: Files, source: Path, output: Path) -> None:
+    """Numbers the questions, writes a file for each part, prints how many.
+
+    `source` is the text that they were made of.
+    """
     for name, data in files.items():
         if not data:
             sys.exit(
-                f"error: {arguments.input} gives no questions for {name}. Give "
-                "a text of articles with blank lines between them, as "
-                "articles.py writes it."
+                f"error: {source} gives no questions for {name}. Give a text "
+                "of articles with blank lines between them, as articles.py "
+                "writes it."
             )
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-        questions = [
-            question
-            for article in data
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
-        ]
+        questions = [q for article in data for q in questions_of(article)]
         for number, question in enumerate(questions):
             question["id"] = f"{name}-{number}"
-        path = arguments.output / f"{name}-v1.1.json"
+        path = output / f"{name}-v1.1.json"
         path.write_text(json.dumps({"version": "1.1", "data": data}), "utf-8")
         print(f"{path}: {len(questions)} questions about {len(data)} articles")
 
@@ -149,7 +164,7 @@ def ask(context: list[str], draw: random.Random) -> list[dict]:
         begins.append(begins[-1] + len(sentence) + 1)
     for index in draw.sample(range(len(context)), len(context)):
         sentence = context[index]
-        words = [Word(m[0], *m.span()) for m in WORD.finditer(sentence)]
+        words = words_of(sentence)
         found = answers(words, sentence)
         if len(questions) == QUESTIONS or len(words) < SHORTEST or not found:
             continue
@@ -163,6 +178,11 @@ def ask(context: list[str], draw: random.Random) -> list[dict]:
             }
             questions.append({"question": question, "answers": [text]})
     return questions
+
+
+def words_of(sentence: str) -> list[Word]:
+    """The words of a sentence."""
+    return [Word(m[0], *m.span()) for m in WORD.finditer(sentence)]
 
 
 def answers(words: list[Word], sentence: str) -> list[Answer]:
@@ -216,17 +236,25 @@ def _end_of_run(
 
 
 def question_of(
-    words: list[Word], answer: Answer, draw: random.Random
+    words: list[Word],
+    answer: Answer,
+    draw: random.Random,
+    shares: tuple[float, ...] = DROPPED,
+    moves: int = MOVED,
 ) -> str | None:
-    """The question, or None if too few words remain."""
+    """The question, or None if too few words remain.
+
+    A share of the words is dropped, one of `shares`, and the others move by at
+    most so many places.
+    """
     first = max(0, answer.first - draw.randint(*SIDE))
     rest = [*words[first : answer.first]]
     rest += words[answer.stop : answer.stop + draw.randint(*SIDE)]
-    dropped = draw.choice(DROPPED)
+    dropped = draw.choice(shares)
     kept = [word.text for word in rest if draw.random() > dropped]
     if len(kept) < 3:
         return None
-    places = [place + draw.uniform(0, MOVED) for place in range(len(kept))]
+    places = [place + draw.uniform(0, moves) for place in range(len(kept))]
     moved = [text for _, text in sorted(zip(places, kept, strict=True))]
     question_word = draw.choice(QUESTION_WORDS[answer.kind])
     return " ".join([question_word, *moved]) + "?"

@@ -42,13 +42,7 @@ def main() -> None:
             f"error: {arguments.reviews} has no train/*/*.txt or no "
             "test/*/*.txt. Unpack aclImdb_v1.tar.gz."
         )
-    header, *rows = arguments.without.read_text(encoding="utf-8").split("\n")
-    if not header.startswith("sentence\t"):
-        sys.exit(
-            f"error: {arguments.without} is no table of SST-2: it begins with "
-            f"{header[:40]!r}. Give GLUE's SST-2/dev.tsv."
-        )
-    known = {run for row in rows for run in runs(row.split("\t")[0])}
+    known = known_runs(arguments.without)
     arguments.output.mkdir(parents=True, exist_ok=True)
     seen: set[str] = set()
     for name, paths in (("train", train), ("held-out", held_out)):
@@ -57,6 +51,17 @@ def main() -> None:
         path = arguments.output / f"{name}.txt"
         path.write_text(text, encoding="utf-8")
         print(f"{path}: {len(reviews)} of {len(paths)} reviews")
+
+
+def known_runs(table: Path) -> set[str]:
+    """All runs of words of the sentences of a table of SST-2."""
+    header, *rows = table.read_text(encoding="utf-8").split("\n")
+    if not header.startswith("sentence\t"):
+        sys.exit(
+            f"error: {table} is no table of SST-2: it begins with "
+            f"{header[:40]!r}. Give GLUE's SST-2/dev.tsv."
+        )
+    return {run for row in rows for run in runs(row.split("\t")[0])}
 
 
 def new_reviews(

@@ -42,6 +42,7 @@ from keras_albert.tasks.question_answering.config import (
     WindowOptions,
 )
 from keras_albert.training.config import (
+    OPTIMIZERS,
     TEACHER_SHARE,
     TEMPERATURE,
     check_teaching,
@@ -134,6 +135,9 @@ class FinetuneRun:
     learning_rate: float | None = None
     """peak learning rate; by default 3e-4 for a hidden size up to 256, 1e-4
     below 768, else 2e-5; ten times as much if all layers are frozen"""
+    optimizer: Literal[OPTIMIZERS] = "adamw"
+    """adamw, as in the reference; muon, with which a small model learns from
+    many examples in fewer steps; or lamb, that of pretraining"""
     warmup_share: float = 0.1
     """share of the steps used for linear warm-up (Table 14: 0.06 for CoLA, 0.1
     for MNLI, 0.25 for RTE)"""
@@ -217,6 +221,7 @@ class FinetuneRun:
         )
         check_fields(check_flag, self, flags)
         check_fields(check_positive, self, counts)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.freeze is not None:
             check_choice("freeze", self.freeze, FROZEN)
         if self.exits is not None:

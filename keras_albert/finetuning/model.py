@@ -45,7 +45,7 @@ def compiled_model(
         warmup_steps = int(run.warmup_share * steps)
     rate = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
     model = _model(run, pretrained, config, names)
-    optimizer = make_optimizer(OptimizerConfig(optimizer="adamw"), rate)
+    optimizer = make_optimizer(OptimizerConfig(run.optimizer), rate)
     task = ALL_TASKS[run.task]
     if run.teacher is not None:
         loss = task.distilled(names, run.teacher_share, run.temperature)
@@ -77,13 +77,15 @@ def head_options(run: FinetuneRun) -> HeadOptions:
     )
 
 
-def continued_model(run: FinetuneRun) -> AlbertModel | None:
+def continued_model(
+    run: FinetuneRun, names: tuple[str, ...] | None
+) -> AlbertModel | None:
     """The model that a run starts from, if its head is trained further.
 
-    None otherwise, and with `from_scratch`.
+    None otherwise, and with `from_scratch`. `names` are the labels of the run.
     """
-    continued = ALL_TASKS[run.task].continued
-    if run.from_scratch or not continued:
+    continued = ALL_TASKS[run.task].continued(names)
+    if run.from_scratch or continued is None:
         return None
     model = load(run.model, dtype="float32")
     return model if isinstance(model, continued) else None
@@ -92,7 +94,8 @@ def continued_model(run: FinetuneRun) -> AlbertModel | None:
 def continuing(run: FinetuneRun, source: AlbertModel | None) -> FinetuneRun:
     """The run with the options that it takes over from `source`.
 
-    `source` is `continued_model(run)`. Raises AlbertError if they do not fit.
+    `source` is what `continued_model` returns. Raises AlbertError if they do
+    not fit.
     """
     if source is None:
         return run

@@ -9,7 +9,7 @@ from keras_albert.modeling.config import CLASSIFIER_DROPOUT, AlbertConfig
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Settings of a fine-tuning run; the optimizer is AdamW."""
+    """Settings of a fine-tuning run with AdamW, the default."""
 
     learning_rate: float  # peak learning rate
     batch_size: int  # examples in a step

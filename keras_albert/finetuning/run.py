@@ -176,7 +176,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     names = tables.names
     with devices.alone():
         pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
-        source = continued_model(run)
+        source = continued_model(run, names)
     run = continuing(run, source)
     config = finetuned_config(run, pretrained.config)
     devices.check(config)

@@ -48,7 +48,6 @@ class _VectorTask(LearnedTask):
     of_words = "the cosine of TF-IDF vectors"
     measures_start = True
     compares_all_scores = True
-    continued = (AlbertForTextEmbedding,)
     makes_vectors = True
     use: str  # a call of the model, for the model card
 
@@ -95,6 +94,9 @@ class _VectorTask(LearnedTask):
                 f"size of the vectors. Received: {too_long[0]}."
             )
         return model
+
+    def continued(self, names):
+        return AlbertForTextEmbedding
 
     def continued_options(self, options, source, name):
         given, projection = options.embedding, source.projection

@@ -264,8 +264,6 @@ class LearnedTask(Task):
     # whether reports have all scores of what the model is compared with, and
     # not only the one by which models are compared
     compares_all_scores = False
-    # classes of models whose head is trained further if a run starts from one
-    continued: tuple[type, ...] = ()
     # Method from outputs and features to how wrong each prediction is, float
     # [N], and 0 for a right one: the probability of what is wrong, or the
     # difference of a number. None: mistakes have no order.
@@ -279,12 +277,19 @@ class LearnedTask(Task):
     ) -> AlbertModel:
         """A model for the task, whose head has fresh weights."""
 
+    def continued(self, names: Names) -> type[AlbertModel] | None:
+        """The class of models whose head a run trains further.
+
+        Started from any other model, or if it is None, the run has a new head.
+        """
+        return None
+
     def continued_options(
         self, options: HeadOptions, source: AlbertModel, name: str
     ) -> HeadOptions:
         """The options of a run, completed by those of the model it continues.
 
-        `source` is a model of one of the classes `continued`, and `name` is
+        `source` is a model of the class that `continued` names, and `name` is
         what the user calls it. Raises AlbertError if both do not fit.
         """
         return options
@@ -302,8 +307,8 @@ class LearnedTask(Task):
     ) -> None:
         """Sets the weights of a new head that do not start at random.
 
-        `source` is the model that training starts from, if it is one of the
-        classes `continued`; `rows` are the training texts.
+        `source` is the model that training starts from, if it is of the class
+        that `continued` names; `rows` are the training texts.
         """
 
     @abc.abstractmethod

@@ -39,6 +39,7 @@ from keras_albert.tasks.question_answering.metrics import score_v2
 from keras_albert.tasks.question_answering.squad import read_squad
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
 from keras_albert.training.model_folder import ModelFolder
+from keras_albert.training.optimizer import Lamb, Muon
 
 ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
 EXAMPLES, HELD_OUT = 120, 40
@@ -292,6 +293,45 @@ def training(folder, table, output, *options):
 
 
 @pytest.mark.on_torch
+@pytest.mark.usefixtures("eagerly")
+def test_a_head_that_finds_answers_is_trained_further(folder, tmp_path, capsys):
+    """If the new questions need a head of its kind, and else dropped."""
+    (tmp_path / "pretrained").symlink_to(folder / "pretrained")
+    row = {"question": "who", "context": "a fox", "answers": ["fox"]}
+    write_rows(tmp_path / "all.train.jsonl", [row])
+    write_rows(tmp_path / "some.train.jsonl", [row, row | {"answers": []}])
+    options = "--task=qa", "--validation=none", "--steps=1"
+    heads = {}
+    for name in ("all", "some"):
+        folder_of = settings(tmp_path, name, tmp_path / name)
+        run("finetune", *options, **folder_of)
+        heads[name] = weights_of_head(ka.load(tmp_path / name))
+    for start, table, says in (
+        ("all", "all", "is trained further"),
+        ("some", "some", "is trained further"),
+        ("all", "some", "it is dropped, and a new one"),
+        ("some", "all", "it is dropped, and a new one"),
+    ):
+        capsys.readouterr()
+        told = settings(tmp_path, table, tmp_path / "out")
+        told |= {"model": tmp_path / start}
+        begun = training_of(lambda told=told: run("finetune", *options, **told))
+        found = weights_of_head(begun.content.model)
+        assert says in capsys.readouterr().out
+        same = len(found) == len(heads[start]) and all(
+            map(np.array_equal, found, heads[start])
+        )
+        assert same is (start == table)
+        shutil.rmtree(tmp_path / "out")
+
+
+def weights_of_head(model):
+    """The weights of a model that are not those of its encoder."""
+    encoder = {id(weight) for weight in model.backbone.weights}
+    return [numpy(each) for each in model.weights if id(each) not in encoder]
+
+
+@pytest.mark.on_torch
 def test_class_weights_reach_the_loss(folder, tmp_path):
     """One place among three animals: 4 / (2 x 1), and 4 / (2 x 3)."""
     rows = [{"text": word, "label": "animal"} for word in ANIMALS]
@@ -326,7 +366,7 @@ def test_the_optimizer_of_fine_tuning(folder, tmp_path):
     model = found.content.model
     assert model.dropout.rate == 0.3
     optimizer = model.optimizer
-    assert optimizer.layer_adaptation is False
+    assert type(optimizer) is Lamb and optimizer.layer_adaptation is False
     assert optimizer.decay_rate == 0.01 and optimizer.global_clipnorm == 1
     optimizer.build(model.trainable_variables)
     rates = []
@@ -336,6 +376,22 @@ def test_the_optimizer_of_fine_tuning(folder, tmp_path):
     # A quarter of the steps is the warm-up; then it falls in a line to 0.
     expected = [0, 0.001, 0.0015, 0.00075]
     np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.on_torch
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adamw", Lamb), ("lamb", Lamb), ("muon", Muon)]
+)
+def test_the_optimizer_that_is_asked_for(folder, tmp_path, name, kind):
+    options = "--steps=40", "--learning-rate=0.002", f"--optimizer={name}"
+    found = training(folder, "classification", tmp_path / "a", *options)
+    optimizer = found.content.model.optimizer
+    assert type(optimizer) is kind
+    assert optimizer.layer_adaptation is (name == "lamb")
+    assert optimizer.decay_rate == 0.01 and optimizer.global_clipnorm == 1
+    optimizer.build(found.content.model.trainable_variables)
+    optimizer.iterations.assign(10)  # a quarter of the steps
+    assert float(numpy(optimizer.learning_rate)) == pytest.approx(0.0015)
 
 
 @pytest.mark.on_torch

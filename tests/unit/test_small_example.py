@@ -363,3 +363,128 @@ def test_no_questions(tmp_path):
     assert done.returncode == 1
     assert "gives no questions for train. Give a text of" in done.stderr
     assert not (tmp_path / "cloze").exists()
+
+
+@pytest.fixture
+def paraphrases(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)  # it imports cloze.py
+    return runpy.run_path(str(FOLDER / "paraphrases.py"))
+
+
+@pytest.mark.parametrize(
+    ("sentences", "kind", "found"),
+    [
+        # The beginnings of "developed", "engines" and "Paris" are there.
+        (
+            ["No one knew.", "For Paris, Mary Evans was developing an engine."],
+            *("name", (3, 0, 24)),
+        ),
+        (["For Paris, Mary Evans was developing it."], "name", None),
+        (["For Paris, Mary Evansson developed an engine."], "name", None),
+        (["Mary Evans developed an engine in Paris."], "number", None),
+        (
+            ["Mary Evans developed loud engines in Paris."],
+            *("number", (4, 0, 0)),
+        ),
+        # The sentence with the most of these words.
+        (
+            ["Mary Evans developed an engine in Paris.", "And so on. " * 40]
+            + ["Today Mary Evans develops loud engines in Paris."],
+            *("name", (4, 2, 6)),
+        ),
+    ],
+)
+def test_the_same_in_other_words(sentences, kind, found, paraphrases):
+    words = paraphrases["words_of"](
+        "Then Mary Evans developed loud engines, all of them, in Paris."
+    )
+    answer = paraphrases["Answer"](kind, 1, 3)
+    known = paraphrases["_sentences"]
+    texts = {i: known([each]) for i, each in enumerate(sentences)}
+    if len(sentences) == 2:
+        texts = {0: known(sentences)}
+    place = paraphrases["find"]("Mary Evans", words, answer, texts)
+    assert place == found
+
+
+def test_too_small_a_share(paraphrases):
+    """Three of nine words, less than 35 %, are the same by chance."""
+    rest = [letter * 3 for letter in "abcdefghi"]
+    for count, found in ((9, None), (8, (3, 0, 0))):
+        words = paraphrases["words_of"](
+            " ".join(["Then", "Mary", *rest[:count]])
+        )
+        answer = paraphrases["Answer"]("name", 1, 2)
+        texts = {0: paraphrases["_sentences"](["Mary has aaa bbb ccc."])}
+        place = paraphrases["find"]("Mary", words, answer, texts)
+        assert place == found
+
+
+def test_as_many_questions_of_the_other_kind(paraphrases):
+    """Whole articles are drawn, until they have at least as many questions."""
+
+    def asked(title, count):
+        return {"title": title, "paragraphs": [{"qas": [{}] * count}]}
+
+    data = [asked("a", 3), asked("b", 2)]
+    others = {"data": [asked(n, 2) for n in range(9)]}
+    draw = random.Random(0)
+    drawn = [*paraphrases["as_many"](data, others, draw)]
+    assert len({each["title"] for each in drawn}) == 3
+    assert [*paraphrases["as_many"]([], others, draw)] == []
+
+
+def test_paraphrases(paraphrases, tmp_path):
+    """Each context is asked about in the words of another one, or a title."""
+    first = "Yesterday Mary Evans developed loud engines in Paris."
+    second = "In Paris the loud engines of Mary Evans are developed."
+    filler = "Nothing else is known. " * 25
+    article = f"Now Mary Evans developed engines in Paris\n{first}\n{filler}\n"
+    path = tmp_path / "articles.txt"
+    path.write_text("\n\n".join([article + second] * 51))
+    command = "cloze.py", "--input", path, "--output", tmp_path / "cloze"
+    assert run(*command).returncode == 0
+    command = "paraphrases.py", "--input", path, "--cloze", tmp_path / "cloze"
+    done = run(*command, "--output", tmp_path / "news")
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "news" / "train-v1.1.json").read_text())
+    made = data["data"][:49]
+    drawn = data["data"][49:]
+    of_cloze = (tmp_path / "cloze" / "train-v1.1.json").read_text()
+    contexts = json.loads(of_cloze)["data"][0]["paragraphs"]
+    assert [p["context"] for p in drawn[0]["paragraphs"]] == [
+        p["context"] for p in contexts
+    ]
+    questions_of = paraphrases["questions_of"]
+    ids = [q["id"] for each in data["data"] for q in questions_of(each)]
+    assert len({*ids}) == len(ids)
+    answers = set()
+    for paragraph in (p for each in made for p in each["paragraphs"]):
+        assert 1 <= len(paragraph["qas"]) <= 3
+        for question in paragraph["qas"]:
+            [answer] = question["answers"]
+            begin, text = answer["answer_start"], answer["text"]
+            assert paragraph["context"][begin:].startswith(text)
+            answers.add(text)
+            # "are" and "of" are in the second sentence alone.
+            words = question["question"][:-1].split()[1:]
+            if paragraph["context"].endswith(second):
+                assert not {"are", "of", "the"} & {*words}
+    assert answers == {"Mary Evans", "Paris", "loud engines"}
+    again = run(*command, "--output", tmp_path / "again")
+    assert again.returncode == 0
+    for part in ("train", "dev"):
+        name = f"{part}-v1.1.json"
+        texts = [(tmp_path / f / name).read_text() for f in ("news", "again")]
+        assert texts[0] == texts[1]
+
+
+def test_paraphrases_without_the_other_questions(tmp_path):
+    path = tmp_path / "articles.txt"
+    path.write_text("A title\nA text.")
+    done = run(
+        *("paraphrases.py", "--input", path, "--cloze", tmp_path / "none"),
+        *("--output", tmp_path / "news"),
+    )
+    assert done.returncode == 1
+    assert "Give the output of cloze.py." in done.stderr

@@ -11,12 +11,14 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
+import keras
 import numpy as np
 from scipy import special
 
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Field, read_text
 from keras_albert.errors import AlbertError
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
@@ -203,6 +205,23 @@ class QuestionAnswering(LearnedTask):
             source=asked,
         )
 
+    def continued(self, names):
+        return (
+            AlbertForQuestionAnsweringV2
+            if names
+            else AlbertForQuestionAnswering
+        )
+
+    def start_head(self, model, source, rows):
+        """Copies the head of `source`.
+
+        Arrays are copied: a step of training on JAX gives up those of its
+        model.
+        """
+        if source is not None:
+            for new, old in zip(_head(model), _head(source), strict=True):
+                new.assign(keras.ops.convert_to_numpy(old))
+
     def head(self, backbone, names, options):
         if names:
             return AlbertForQuestionAnsweringV2(
@@ -286,6 +305,11 @@ class QuestionAnswering(LearnedTask):
             "question included, and has at most "
             f"{reading.answers.answer_length}."
         )
+
+
+def _head(model: AlbertModel) -> list[keras.Variable]:
+    of_encoder = {id(weight) for weight in model.backbone.weights}
+    return [each for each in model.weights if id(each) not in of_encoder]
 
 
 def predictions_of(
