@@ -296,6 +296,55 @@ reviews() {
     done
 }
 
+# SST-2 after sentences of the reviews that have a rating. It comes after `reviews`.
+
+sentences() {
+    if [ ! -e sentences.jsonl ]; then
+        python "$here/review_sentences.py" make --reviews aclImdb \
+            --without GLUE/SST-2/dev.tsv --output sentences.jsonl
+    fi
+    held_out teacher-1 1e-4 2500 1250 --model adapted
+    label 1 5000 --model teacher-1
+    held_out sst-sentences-1-1e-4 1e-4 2500 1250 --model learned-1
+    held_out sst-sentences-1-3e-5 3e-5 1500 1500 --model learned-1
+    label 2 7400 --model sst-sentences-1 --average weights
+}
+held_out() {  # held_out OUTPUT RATE STEPS EVERY OPTION ...: on held-out sentences
+    output=$1 rate=$2 steps=$3 every=$4; shift 4
+    finetune "$output" --task SST-2 --train split-by-sentences --any-size \
+        --steps "$steps" --validate-every "$every" --dropout 0 \
+        --sequence-length 64 --learning-rate "$rate" "$@"
+}
+label() {  # label ROUND STEPS OPTION ...: the options say which model labels
+    round=$1 steps=$2; shift 2
+    if [ ! -e "chosen-$round.jsonl" ]; then
+        if [ ! -e "predicted-$round.jsonl" ]; then
+            keras-albert predict "$@" --data sentences.jsonl \
+                --columns.text sentence --batch-size 64 \
+                --output "predicted-$round.jsonl"
+        fi
+        python "$here/review_sentences.py" choose \
+            --predicted "predicted-$round.jsonl" \
+            --output "chosen-$round.jsonl"
+    fi
+    finetune "learned-$round" --model adapted --dropout 0 \
+        --train "chosen-$round.jsonl" --validation none \
+        --columns.text sentence --columns.label label \
+        --sequence-length 64 --steps "$steps" --learning-rate 3e-4
+    finetune "sst-sentences-$round" --model "learned-$round" --task SST-2 \
+        --train GLUE --seeds 3 --steps 2500 --validate-every 2500 \
+        --dropout 0 --sequence-length 64 --learning-rate 1e-4
+    for average in predictions weights; do
+        evaluate "sst-sentences-$round-$average" --data GLUE \
+            --model "sst-sentences-$round" --average $average
+    done
+    if [ ! -e "linear-$round.txt" ]; then
+        python "$here/review_sentences.py" linear --sst GLUE/SST-2 \
+            --chosen "chosen-$round.jsonl" > "linear-$round.new"
+        mv "linear-$round.new" "linear-$round.txt"
+    fi
+}
+
 # SQuAD after questions that are made from news articles. `pretrained` is the model
 # of 12,000 steps here, too.
 

@@ -6,6 +6,8 @@
         --columns.text sentence --output predicted.jsonl
     python examples/small/review_sentences.py choose \\
         --predicted predicted.jsonl --output chosen.jsonl
+    python examples/small/review_sentences.py linear \\
+        --chosen chosen.jsonl --sst GLUE/SST-2
 
 `make` splits the 50,000 rated reviews (see reviews.py) into sentences of 4 to
 35 words, and writes them as SST-2 does: in lower case, with spaces around
@@ -13,7 +15,8 @@ punctuation. Each has the rating of its review, 1 for a good one. TEACHER is a
 model that was fine-tuned on SST-2. Many sentences of a good review are no
 praise, and the teacher errs, too: `choose` keeps the sentences for which both
 agree, if the teacher gives its label a probability of 0.6 or more, and equally
-many of both labels.
+many of both labels. `linear` prints what a linear model of words learns from
+SST-2, from these sentences, and from both.
 """
 
 import argparse
@@ -25,6 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reviews import known_runs, new_reviews
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
 
 SHORTEST, LONGEST = 4, 35  # words of a sentence
 SUREST = 0.6  # least probability of a label
@@ -34,7 +39,7 @@ PUNCTUATION = re.compile(r'(\.\.\.|--|[.,!?;:()"])')
 
 
 def main() -> None:
-    """Reads the arguments, runs one of the two steps."""
+    """Reads the arguments, runs one of the three steps."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -46,16 +51,27 @@ def main() -> None:
     chosen = steps.add_parser("choose")
     chosen.add_argument("--predicted", type=Path, required=True)
     chosen.add_argument("--output", type=Path, required=True)
+    linear = steps.add_parser("linear")
+    linear.add_argument("--chosen", type=Path, required=True)
+    linear.add_argument("--sst", type=Path, required=True)
     arguments = parser.parse_args()
+    if arguments.step == "linear":
+        print_linear_scores(arguments.chosen, arguments.sst)
+        return
     if arguments.step == "make":
         rows = [*rated_sentences(arguments.reviews, arguments.without)]
     else:
-        with arguments.predicted.open(encoding="utf-8") as lines:
-            rows = chosen_rows(json.loads(line) for line in lines)
+        rows = chosen_rows(read(arguments.predicted))
     with arguments.output.open("w", encoding="utf-8") as file:
         for row in rows:
             print(json.dumps(row), file=file)
     print(f"{arguments.output}: {len(rows)} sentences")
+
+
+def read(path: Path) -> Iterator[dict]:
+    """The rows of a JSONL file."""
+    with path.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
 
 
 def rated_sentences(reviews: Path, without: Path) -> Iterator[dict]:
@@ -105,6 +121,30 @@ def chosen_rows(predicted: Iterator[dict]) -> list[dict]:
     ]
     draw.shuffle(rows)
     return rows
+
+
+def print_linear_scores(chosen: Path, sst: Path) -> None:
+    """Prints the accuracies on SST-2's dev file of linear models of words."""
+    train, dev = (
+        [
+            line.split("\t")
+            for line in (sst / f"{name}.tsv").read_text("utf-8").splitlines()
+        ][1:]
+        for name in ("train", "dev")
+    )
+    sentences = [[row["sentence"], row["label"]] for row in read(chosen)]
+    for name, rows in (
+        ("SST-2", train),
+        ("sentences of reviews", sentences),
+        ("both", train + sentences),
+    ):
+        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+        texts, labels = zip(*rows, strict=True)
+        model = LogisticRegression(max_iter=300)
+        model.fit(words.fit_transform(texts), labels)
+        texts, labels = zip(*dev, strict=True)
+        score = model.score(words.transform(texts), labels)
+        print(f"{name}: accuracy {score:.3f}")
 
 
 if __name__ == "__main__":
