@@ -121,7 +121,7 @@ def questions_of(article: dict) -> list[dict]:
 def write(files: Files, source: Path, output: Path) -> None:
     """Numbers the questions, writes a file for each part, prints how many.
 
-    `source` is the text that they were made of.
+    The error names `source`, the text that they were made of.
     """
     for name, data in files.items():
         if not data:

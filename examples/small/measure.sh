@@ -8,8 +8,8 @@
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
 # (see README.md), for `reviews` also `aclImdb` (see reviews.py), and for `cloze`
-# three collections of news (see articles.py). `simcse` comes after `vectors`,
-# `distil` after `sst`, `curves` after `exits`. Each writes folders with a
+# three collections of news (see articles.py). `sentences` comes after `reviews`,
+# `simcse` after `vectors`, `distil` after `sst`, `curves` after `exits`. Each writes folders with a
 # report.json, and what `evaluate` prints to a file of its name that ends in
 # .txt. What is finished is not made again.
 set -eu
@@ -301,7 +301,8 @@ reviews() {
 sentences() {
     if [ ! -e sentences.jsonl ]; then
         python "$here/review_sentences.py" make --reviews aclImdb \
-            --without GLUE/SST-2/dev.tsv --output sentences.jsonl
+            --without GLUE/SST-2/dev.tsv --output sentences.new
+        mv sentences.new sentences.jsonl
     fi
     held_out teacher-1 1e-4 2500 1250 --model adapted
     label 1 5000 --model teacher-1
@@ -325,7 +326,8 @@ label() {  # label ROUND STEPS OPTION ...: the options say which model labels
         fi
         python "$here/review_sentences.py" choose \
             --predicted "predicted-$round.jsonl" \
-            --output "chosen-$round.jsonl"
+            --output "chosen-$round.new"
+        mv "chosen-$round.new" "chosen-$round.jsonl"
     fi
     finetune "learned-$round" --model adapted --dropout 0 \
         --train "chosen-$round.jsonl" --validation none \
@@ -358,19 +360,31 @@ cloze() {
     if [ ! -e cloze/train-v1.1.json ]; then
         python "$here/cloze.py" --input articles/train.txt --output cloze
     fi
-    finetune of-cloze --model pretrained --depth 4 --task SQuAD-1.1 \
-        --train cloze --any-size --steps 4000 --validate-every 2000 \
-        --batch-size 32 --learning-rate 5e-4 --sequence-length 128 \
-        --windows.stride 64 --precision mixed_bfloat16
-    evaluate squad-of-cloze-alone --model of-cloze --task SQuAD-1.1 \
-        --data SQUAD --any-size
-    for start in of-cloze pretrained; do
+    if [ ! -e news/train-v1.1.json ]; then
+        python "$here/paraphrases.py" --input articles/train.txt \
+            --cloze cloze --output news
+    fi
+    of_news of-cloze --model pretrained --depth 4 --train cloze
+    of_news of-news --model of-cloze --train news --seed 1
+    for start in of-cloze of-news; do
+        evaluate "squad-$start-alone" --model "$start" --task SQuAD-1.1 \
+            --data SQUAD --any-size
+    done
+    for start in of-news pretrained; do
         finetune "squad-$start" --model "$start" --depth 4 \
             --task SQuAD-1.1 --train SQUAD --any-size --seeds 3 --steps 900 \
             --validate-every 900 --batch-size 32 --learning-rate 3e-4 \
             --sequence-length 128 --windows.stride 64 \
             --precision mixed_bfloat16
     done
+}
+
+of_news() {  # of_news OUTPUT OPTION ...
+    output=$1; shift
+    finetune "$output" --task SQuAD-1.1 --any-size --optimizer muon \
+        --steps 4000 --validate-every 4000 --batch-size 32 \
+        --learning-rate 5e-4 --sequence-length 128 --windows.stride 64 \
+        --precision mixed_bfloat16 "$@"
 }
 
 # Long texts

@@ -5,10 +5,11 @@
 
 An article tells many things twice: its title, its first sentences and a later
 passage name the same people and numbers, in other words. A name, number, date
-or phrase of one sentence is asked for with the words of this sentence, and its
-answer is a sentence elsewhere in the article that has it, too, and several of
-these words (Dhingra et al. 2018, "Simple and Effective Semi-Supervised Question
-Answering", ask with first sentences about the rest).
+or phrase of one sentence is asked for with the words of this sentence, and the
+answer is taken from another sentence of the article that has it, too, and
+several of these words; a few sentences are the same, word for word (Dhingra et
+al. 2018, "Simple and Effective Semi-Supervised Question Answering", ask with
+first sentences about the rest).
 
 The output has the format of SQuAD 1.1. As many questions of `cloze.py` are
 added, drawn by articles, so that a model which has learned them goes on with
@@ -46,7 +47,7 @@ STEM = 6  # letters by which words are compared: "developed" and "developing"
 # numbers more, as the same number often means something else.
 SHARED, SHARED_OF_NUMBERS = 3, 4
 SHARE = 0.35  # and the least share of them
-PHRASES = 0.5  # share of the phrases that are asked for
+LEFT_OUT = 0.5  # share of the phrases that are not asked for
 DROPPED, MOVED = (0, 0.1, 0.25), 2  # of question_of; fewer than in cloze.py
 
 
@@ -61,7 +62,7 @@ class Sentence(NamedTuple):
 class Place(NamedTuple):
     """Where the answer to a question is."""
 
-    shared: int  # words of the question that its sentence has
+    shared: int  # words beside the asked one that its sentence has, too
     context: int  # index of the context
     start: int  # of the answer in the context, in characters
 
@@ -117,7 +118,7 @@ def ask_elsewhere(
         own = next((n for n, text in enumerate(texts) if asking in text), None)
         others = {n: each for n, each in enumerate(known) if n != own}
         for answer in answers(words, asking):
-            if answer.kind == "phrase" and draw.random() < PHRASES:
+            if answer.kind == "phrase" and draw.random() < LEFT_OUT:
                 continue
             begin = words[answer.first].begin
             text = asking[begin : words[answer.stop - 1].end]

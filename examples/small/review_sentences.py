@@ -10,12 +10,12 @@
         --chosen chosen.jsonl --sst GLUE/SST-2
 
 `make` splits the 50,000 rated reviews (see reviews.py) into sentences of 4 to
-35 words, and writes them as SST-2 does: in lower case, with spaces around
-punctuation. Each has the rating of its review, 1 for a good one. TEACHER is a
-model that was fine-tuned on SST-2. Many sentences of a good review are no
-praise, and the teacher errs, too: `choose` keeps the sentences for which both
-agree, if the teacher gives its label a probability of 0.6 or more, and equally
-many of both labels. `linear` prints what a linear model of words learns from
+35 words, and writes them much as SST-2 does: in lower case, with spaces around
+punctuation (also within numbers). Each has the rating of its review, 1 for a
+good one. TEACHER is a model that was fine-tuned on SST-2. Many sentences of a
+good review are no praise, and the teacher errs, too: `choose` keeps the
+sentences for which both agree, if the teacher gives its label a probability of
+0.6 or more, and equally many of both labels. `linear` prints what a linear model of words learns from
 SST-2, from these sentences, and from both.
 """
 
@@ -32,7 +32,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 SHORTEST, LONGEST = 4, 35  # words of a sentence
-SUREST = 0.6  # least probability of a label
+LEAST_SCORE = 0.6  # probability of a label, below which it is not kept
 SENTENCE_END = re.compile(r'(?<=[.!?]) +(?=[A-Z"(])|\n')
 CONTRACTION = re.compile(r"(n't|'s|'re|'ve|'ll|'d|'m)\b")
 PUNCTUATION = re.compile(r'(\.\.\.|--|[.,!?;:()"])')
@@ -110,7 +110,7 @@ def chosen_rows(predicted: Iterator[dict]) -> list[dict]:
     texts = [], []
     for row in predicted:
         agrees = row["prediction"] == str(row["rating"])
-        if agrees and row["score"] >= SUREST:
+        if agrees and row["score"] >= LEAST_SCORE:
             texts[row["rating"]].append(row["sentence"])
     draw = random.Random(0)
     count = min(map(len, texts))
@@ -128,7 +128,10 @@ def print_linear_scores(chosen: Path, sst: Path) -> None:
     train, dev = (
         [
             line.split("\t")
-            for line in (sst / f"{name}.tsv").read_text("utf-8").splitlines()
+            for line in (sst / f"{name}.tsv")
+            .read_text("utf-8")
+            .strip()
+            .split("\n")
         ][1:]
         for name in ("train", "dev")
     )

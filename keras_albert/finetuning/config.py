@@ -42,7 +42,6 @@ from keras_albert.tasks.question_answering.config import (
     WindowOptions,
 )
 from keras_albert.training.config import (
-    OPTIMIZERS,
     TEACHER_SHARE,
     TEMPERATURE,
     check_teaching,
@@ -50,6 +49,7 @@ from keras_albert.training.config import (
 )
 
 FORMATS = ("keras-albert", "huggingface", "kerashub", "sentence-transformers")
+FINETUNE_OPTIMIZERS = ("adamw", "muon")
 FROZEN = ("embeddings", "encoder", "backbone")
 OWN_VALIDATION = Path("auto")  # a part of the training table
 
@@ -66,7 +66,9 @@ class FinetuneRun:
     model: str
     """a pretrained model: a folder written by `pretrain` or `convert`, a
     released archive (albert_config.json, model.ckpt-best.*, *.model), a folder
-    of transformers or KerasHub, hf://organization/name, kaggle://..."""
+    of transformers or KerasHub, hf://organization/name, kaggle://... Its head,
+    if it has one, is trained further if it answers questions or makes vectors,
+    as the run does, and else dropped"""
     train: Path
     """TSV, CSV, JSONL or Parquet file with a text and a label column, or the
     folder of a saved dataset of Hugging Face; for `qa` also SQuAD's JSON; for
@@ -135,9 +137,10 @@ class FinetuneRun:
     learning_rate: float | None = None
     """peak learning rate; by default 3e-4 for a hidden size up to 256, 1e-4
     below 768, else 2e-5; ten times as much if all layers are frozen"""
-    optimizer: Literal[OPTIMIZERS] = "adamw"
-    """adamw, as in the reference; muon, with which a small model learns from
-    many examples in fewer steps; or lamb, that of pretraining"""
+    optimizer: Literal[FINETUNE_OPTIMIZERS] = FINETUNE_OPTIMIZERS[0]
+    """adamw, as in the reference; or muon, with which a small model (hidden
+    size 256, rate 5e-4) learned from many examples in half of the steps. The
+    default of --learning-rate is for adamw"""
     warmup_share: float = 0.1
     """share of the steps used for linear warm-up (Table 14: 0.06 for CoLA, 0.1
     for MNLI, 0.25 for RTE)"""
@@ -221,7 +224,7 @@ class FinetuneRun:
         )
         check_fields(check_flag, self, flags)
         check_fields(check_positive, self, counts)
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("optimizer", self.optimizer, FINETUNE_OPTIMIZERS)
         if self.freeze is not None:
             check_choice("freeze", self.freeze, FROZEN)
         if self.exits is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 
 from keras_albert.checkpoints.huggingface import safetensors
-from keras_albert.checkpoints.load import load
+from keras_albert.checkpoints.load import head_name, load
 from keras_albert.checkpoints.lora import (
     ADAPTER_FOLDER,
     PlainFolder,
@@ -84,8 +84,13 @@ def continued_model(
 
     None otherwise, and with `from_scratch`. `names` are the labels of the run.
     """
-    continued = ALL_TASKS[run.task].continued(names)
+    task = ALL_TASKS[run.task]
+    continued = task.continued(names)
     if run.from_scratch or continued is None:
+        return None
+    # A head that only makes vectors has no name.
+    name = None if task.makes_vectors else continued.__name__
+    if head_name(run.model) != name:
         return None
     model = load(run.model, dtype="float32")
     return model if isinstance(model, continued) else None

@@ -183,6 +183,8 @@ def _labels(labels: tuple[str, ...]) -> list[str]:
 def _extras(run: FinetuneRun) -> list[str]:
     """Lines on the options of the run that changed the model."""
     lines = []
+    if run.optimizer != FinetuneRun.optimizer:
+        lines.append(f"- the optimizer was {run.optimizer}")
     if run.depth is not None:
         lines.append(f"- `--depth` gave it {run.depth} layers")
     if run.freeze is not None:

@@ -151,7 +151,7 @@ class _Prepared:
     @functools.cached_property
     def start(self) -> str:
         """The checksum of the weights that a run starts from."""
-        return weights_checksum(self.pretrained)
+        return weights_checksum(self.source or self.pretrained)
 
     def predictor(self, run: FinetuneRun, model: AlbertModel) -> Predictor:
         """The model with everything that its task needs."""

@@ -280,7 +280,8 @@ class LearnedTask(Task):
     def continued(self, names: Names) -> type[AlbertModel] | None:
         """The class of models whose head a run trains further.
 
-        Started from any other model, or if it is None, the run has a new head.
+        Started from any other model, or if it is None, the run has a new head:
+        a head for labels was learned for its own labels.
         """
         return None
 
@@ -305,7 +306,7 @@ class LearnedTask(Task):
     def start_head(
         self, model: AlbertModel, source: AlbertModel | None, rows: list[Row]
     ) -> None:
-        """Sets the weights of a new head that do not start at random.
+        """Sets the weights of a head that do not start at random.
 
         `source` is the model that training starts from, if it is of the class
         that `continued` names; `rows` are the training texts.

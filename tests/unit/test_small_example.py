@@ -488,3 +488,87 @@ def test_paraphrases_without_the_other_questions(tmp_path):
     )
     assert done.returncode == 1
     assert "Give the output of cloze.py." in done.stderr
+
+
+@pytest.fixture
+def review_sentences(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)  # it imports reviews.py
+    return runpy.run_path(str(FOLDER / "review_sentences.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "It's good (I didn't sleep).",
+            "it 's good ( i did n't sleep ) .",
+        ),
+        ('Well... "we\'ll see"--no!', 'well ... " we \'ll see " -- no !'),
+    ],
+)
+def test_as_in_sst(text, expected, review_sentences):
+    assert review_sentences["as_in_sst"](text) == expected
+
+
+def test_sentences_of_rated_reviews(reviews, tmp_path):
+    """Those of 4 to 35 words, without reviews that quote what is measured."""
+    for name, text in (
+        ("train/neg/5_1.txt", "A dull and slow film. Too short.<br /><br />No"),
+        ("test/pos/6_9.txt", f"{'so ' * 35}good. It's a fine film."),
+    ):
+        path = tmp_path / "aclImdb" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    table, output = tmp_path / "dev.tsv", tmp_path / "sentences.jsonl"
+    options = "--without", table, "--output", output
+    command = ["review_sentences.py", "make", *options, "--reviews"]
+    done = run(*command, tmp_path / "aclImdb")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert {"sentence": "a dull and slow film .", "rating": 0} in rows
+    assert {"sentence": "it 's a fine film .", "rating": 1} in rows
+    texts = [row["sentence"] for row in rows]
+    assert not any("too short" in text or "so so" in text for text in texts)
+    assert not any(MEASURED.lower() in text for text in texts)
+    done = run(*command, tmp_path / "none")
+    assert done.returncode == 1 and "Unpack aclImdb_v1.tar.gz" in done.stderr
+
+
+def test_chosen_sentences(review_sentences):
+    """The label is the rating, and sure; equally many of both labels."""
+    rows = [
+        {"sentence": f"{rating}{n}", "rating": rating, "prediction": label}
+        | {"score": score}
+        for rating in (0, 1)
+        for label in "01"
+        for score in (0.59, 0.6, 0.9)
+        for n in range(5 if rating else 3)
+    ]
+    chosen = review_sentences["chosen_rows"](iter(rows))
+    labels = [row["label"] for row in chosen]
+    assert len(chosen) == 12 and labels.count("0") == 6
+    assert all(row["sentence"][0] == row["label"] for row in chosen)
+    # In random order, not one label after the other.
+    assert labels not in (sorted(labels), sorted(labels, reverse=True))
+
+
+def test_linear_models_of_chosen_sentences(tmp_path):
+    """Words that only the chosen sentences have are learned from them."""
+    (tmp_path / "SST-2").mkdir()
+    for name, rows in (
+        ("train", ["good film\t1", "bad film\t0"] * 4),
+        ("dev", ["lovely\t1", "awful\t0", "good\t1", "bad\t0"]),
+    ):
+        text = "\n".join(["sentence\tlabel", *rows]) + "\n"
+        (tmp_path / "SST-2" / f"{name}.tsv").write_text(text)
+    chosen = [
+        {"sentence": f"{word} film", "label": label}
+        for word, label in (("lovely", "1"), ("awful", "0"))
+    ]
+    path = tmp_path / "chosen.jsonl"
+    path.write_text("\n".join(map(json.dumps, chosen)) + "\n")
+    command = "review_sentences.py", "linear", "--chosen", path
+    done = run(*command, "--sst", tmp_path / "SST-2")
+    assert done.returncode == 0, done.stderr
+    assert "SST-2: accuracy 0.750" in done.stdout
+    assert "both: accuracy 1.000" in done.stdout

@@ -215,12 +215,14 @@ class QuestionAnswering(LearnedTask):
     def start_head(self, model, source, rows):
         """Copies the head of `source`.
 
-        Arrays are copied: a step of training on JAX gives up those of its
-        model.
+        As NumPy arrays: a step of training on JAX gives up those of its model.
         """
-        if source is not None:
-            for new, old in zip(_head(model), _head(source), strict=True):
-                new.assign(keras.ops.convert_to_numpy(old))
+        if source is None:
+            return
+        for new, old in zip(_head(model), _head(source), strict=True):
+            new.assign(keras.ops.convert_to_numpy(old))
+        if isinstance(model, AlbertForQuestionAnsweringV2):
+            model.beam = source.beam
 
     def head(self, backbone, names, options):
         if names:
@@ -308,6 +310,7 @@ class QuestionAnswering(LearnedTask):
 
 
 def _head(model: AlbertModel) -> list[keras.Variable]:
+    """The weights that are not those of the encoder."""
     of_encoder = {id(weight) for weight in model.backbone.weights}
     return [each for each in model.weights if id(each) not in of_encoder]
 
