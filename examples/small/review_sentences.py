@@ -15,8 +15,8 @@ punctuation (also within numbers). Each has the rating of its review, 1 for a
 good one. TEACHER is a model that was fine-tuned on SST-2. Many sentences of a
 good review are no praise, and the teacher errs, too: `choose` keeps the
 sentences for which both agree, if the teacher gives its label a probability of
-0.6 or more, and equally many of both labels. `linear` prints what a linear model of words learns from
-SST-2, from these sentences, and from both.
+0.6 or more, and equally many of both labels. `linear` prints what a linear
+model of words learns from SST-2, from these sentences, and from both.
 """
 
 import argparse
