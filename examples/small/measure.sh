@@ -366,19 +366,24 @@ cloze() {
     fi
     of_news of-cloze --model pretrained --depth 4 --train cloze
     of_news of-news --model of-cloze --train news --seed 1
-    for start in of-cloze of-news; do
-        evaluate "squad-$start-alone" --model "$start" --task SQuAD-1.1 \
-            --data SQUAD --any-size
+    mkdir -p squad-split
+    python "$here/squad_split.py" SQUAD/train-v1.1.json squad-split
+    for rate in 1e-4 3e-4; do
+        squad_of "squad-split-$rate" of-news squad-split 300 \
+            --steps 900 --learning-rate $rate
     done
-    for start in of-news pretrained; do
-        finetune "squad-$start" --model "$start" --depth 4 \
-            --task SQuAD-1.1 --train SQUAD --any-size --seeds 3 --steps 900 \
-            --validate-every 900 --batch-size 32 --learning-rate 3e-4 \
-            --sequence-length 128 --windows.stride 64 \
-            --precision mixed_bfloat16
-    done
+    squad_of squad-of-news of-news SQUAD 600 \
+        --steps 600 --learning-rate 1e-4 --seeds 3
+    squad_of squad-of-nothing pretrained SQUAD 900 \
+        --steps 900 --learning-rate 3e-4 --seeds 3
 }
-
+squad_of() {  # squad_of OUTPUT MODEL DATA EVERY OPTION ...
+    output=$1 model=$2 data=$3 every=$4; shift 4
+    finetune "$output" --model "$model" --depth 4 --task SQuAD-1.1 \
+        --train "$data" --any-size --validate-every "$every" \
+        --batch-size 32 --sequence-length 128 --windows.stride 64 \
+        --precision mixed_bfloat16 "$@"
+}
 of_news() {  # of_news OUTPUT OPTION ...
     output=$1; shift
     finetune "$output" --task SQuAD-1.1 --any-size --optimizer muon \

@@ -572,3 +572,21 @@ def test_linear_models_of_chosen_sentences(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "SST-2: accuracy 0.750" in done.stdout
     assert "both: accuracy 1.000" in done.stdout
+
+
+def test_split_of_squad(tmp_path):
+    path = tmp_path / "train-v1.1.json"
+    path.write_text(json.dumps({"data": [{"title": n} for n in range(12)]}))
+    done = run("squad_split.py", path, tmp_path / "split")
+    assert done.returncode == 0, done.stderr
+    found = {
+        name: [
+            article["title"]
+            for article in json.loads(
+                (tmp_path / "split" / f"{name}-v1.1.json").read_text()
+            )["data"]
+        ]
+        for name in ("train", "dev")
+    }
+    assert found["dev"] == [1, 6, 10]
+    assert found["train"] == [0, 2, 3, 4, 5, 7, 8, 9, 11]
