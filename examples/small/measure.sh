@@ -8,10 +8,10 @@
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
 # (see README.md), for `reviews` also `aclImdb` (see reviews.py), and for `cloze`
-# three collections of news (see articles.py). `sentences` comes after `reviews`,
-# `simcse` after `vectors`, `distil` after `sst`, `curves` after `exits`. Each writes folders with a
-# report.json, and what `evaluate` prints to a file of its name that ends in
-# .txt. What is finished is not made again.
+# three collections of news (see articles.py). `sentences` comes after
+# `reviews`, `simcse` after `vectors`, `distil` after `sst`, `curves` after
+# `exits`. Each writes folders with a report.json, and what `evaluate` prints to
+# a file of its name that ends in .txt. What is finished is not made again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 rows=GLUE/STS-B/train.tsv
@@ -296,7 +296,7 @@ reviews() {
     done
 }
 
-# SST-2 after sentences of the reviews that have a rating. It comes after `reviews`.
+# SST-2 after sentences of the reviews that have a rating
 
 sentences() {
     if [ ! -e sentences.jsonl ]; then
@@ -310,7 +310,8 @@ sentences() {
     held_out sst-sentences-1-3e-5 3e-5 1500 1500 --model learned-1
     label 2 7400 --model sst-sentences-1 --average weights
 }
-held_out() {  # held_out OUTPUT RATE STEPS EVERY OPTION ...: on held-out sentences
+held_out() {  # held_out OUTPUT RATE STEPS EVERY OPTION ...
+    # Learns from a part of SST-2's sentences, and is measured on the others.
     output=$1 rate=$2 steps=$3 every=$4; shift 4
     finetune "$output" --task SST-2 --train split-by-sentences --any-size \
         --steps "$steps" --validate-every "$every" --dropout 0 \
@@ -368,12 +369,16 @@ cloze() {
     of_news of-news --model of-cloze --train news --seed 1
     mkdir -p squad-split
     python "$here/squad_split.py" SQUAD/train-v1.1.json squad-split
+    squad_of squad-split-cloze of-cloze squad-split 300 \
+        --steps 900 --learning-rate 3e-4
     for rate in 1e-4 3e-4; do
         squad_of "squad-split-$rate" of-news squad-split 300 \
             --steps 900 --learning-rate $rate
     done
     squad_of squad-of-news of-news SQUAD 600 \
         --steps 600 --learning-rate 1e-4 --seeds 3
+    squad_of squad-of-news-3e-4 of-news SQUAD 900 \
+        --steps 900 --learning-rate 3e-4 --seeds 3
     squad_of squad-of-nothing pretrained SQUAD 900 \
         --steps 900 --learning-rate 3e-4 --seeds 3
 }

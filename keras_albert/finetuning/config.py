@@ -66,9 +66,9 @@ class FinetuneRun:
     model: str
     """a pretrained model: a folder written by `pretrain` or `convert`, a
     released archive (albert_config.json, model.ckpt-best.*, *.model), a folder
-    of transformers or KerasHub, hf://organization/name, kaggle://... Its head,
-    if it has one, is trained further if it answers questions or makes vectors,
-    as the run does, and else dropped"""
+    of transformers or KerasHub, hf://organization/name, kaggle://... The
+    head of a model that answers questions or makes vectors is trained further
+    if the run needs the same head; any other head is dropped"""
     train: Path
     """TSV, CSV, JSONL or Parquet file with a text and a label column, or the
     folder of a saved dataset of Hugging Face; for `qa` also SQuAD's JSON; for

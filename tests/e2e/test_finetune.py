@@ -327,7 +327,9 @@ def test_a_head_that_finds_answers_is_trained_further(folder, tmp_path, capsys):
                     numpy(getattr(model, layer).kernel), numpy(kernel)
                 )
         other = "some" if name == "all" else "all"
-        model, said = begun(name, other)
+        with pytest.MonkeyPatch.context() as patch:  # it is not even read
+            patch.setattr("keras_albert.finetuning.model.load", None)
+            model, said = begun(name, other)
         assert "it is dropped, and a new one is trained for qa" in said
         assert type(model) is type(starts[other])
     assert begun("some", "some")[0].beam == 3
@@ -347,8 +349,10 @@ def test_seeds_share_the_head_that_they_start_from(folder, tmp_path, capsys):
     told = settings(tmp_path, "a", tmp_path / "out")
     told |= {"model": tmp_path / "start"}
     # So small a rate changes nothing that can be seen.
-    options += "--seeds=2", "--learning-rate=1e-12"
+    options += "--seeds=2", "--learning-rate=1e-12", "--optimizer=muon"
     run("finetune", *options, **told)
+    card = (tmp_path / "out" / "seed-0" / "README.md").read_text()
+    assert "- the optimizer was muon\n" in card
     start = ka.load(tmp_path / "start")
     for seed in ("seed-0", "seed-1"):
         found = ka.load(tmp_path / "out" / seed)

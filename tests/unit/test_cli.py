@@ -410,7 +410,7 @@ def test_paragraphs_of_a_help_text_are_whole(capsys, monkeypatch):
     begin = lines.index("  --model STR") + 1
     text = lines[begin : lines.index("  --train PATH")]
     assert " ".join(map(str.strip, text)).endswith(
-        "vectors, as the run does, and else dropped (required)"
+        "needs the same head; any other head is dropped (required)"
     )
     for line, after in itertools.pairwise(text):
         assert len(line) + 1 + len(after.split()[0]) > 80

@@ -372,37 +372,34 @@ def paraphrases(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sentences", "kind", "found"),
+    ("contexts", "kind", "found"),
     [
         # The beginnings of "developed", "engines" and "Paris" are there.
         (
-            ["No one knew.", "For Paris, Mary Evans was developing an engine."],
-            *("name", (3, 0, 24)),
+            [["No one.", "For Paris, Mary Evans was developing an engine."]],
+            *("name", (3, 0, 19)),
         ),
-        (["For Paris, Mary Evans was developing it."], "name", None),
-        (["For Paris, Mary Evansson developed an engine."], "name", None),
-        (["Mary Evans developed an engine in Paris."], "number", None),
+        ([["For Paris, Mary Evans was developing it."]], "name", None),
+        ([["For Paris, Mary Evansson developed an engine."]], "name", None),
+        ([["Mary Evans developed an engine in Paris."]], "number", None),
         (
-            ["Mary Evans developed loud engines in Paris."],
+            [["Mary Evans developed loud engines in Paris."]],
             *("number", (4, 0, 0)),
         ),
         # The sentence with the most of these words.
         (
-            ["Mary Evans developed an engine in Paris.", "And so on. " * 40]
-            + ["Today Mary Evans develops loud engines in Paris."],
-            *("name", (4, 2, 6)),
+            [["Mary Evans developed an engine in Paris."]]
+            + [["Today Mary Evans develops loud engines in Paris."]],
+            *("name", (4, 1, 6)),
         ),
     ],
 )
-def test_the_same_in_other_words(sentences, kind, found, paraphrases):
+def test_the_same_in_other_words(contexts, kind, found, paraphrases):
     words = paraphrases["words_of"](
         "Then Mary Evans developed loud engines, all of them, in Paris."
     )
     answer = paraphrases["Answer"](kind, 1, 3)
-    known = paraphrases["_sentences"]
-    texts = {i: known([each]) for i, each in enumerate(sentences)}
-    if len(sentences) == 2:
-        texts = {0: known(sentences)}
+    texts = dict(enumerate(map(paraphrases["_sentences"], contexts)))
     place = paraphrases["find"]("Mary Evans", words, answer, texts)
     assert place == found
 
@@ -513,7 +510,10 @@ def test_as_in_sst(text, expected, review_sentences):
 def test_sentences_of_rated_reviews(reviews, tmp_path):
     """Those of 4 to 35 words, without reviews that quote what is measured."""
     for name, text in (
-        ("train/neg/5_1.txt", "A dull and slow film. Too short.<br /><br />No"),
+        (
+            "train/neg/5_1.txt",
+            "A dull and slow film. Far too short.<br /><br />No",
+        ),
         ("test/pos/6_9.txt", f"{'so ' * 35}good. It's a fine film."),
     ):
         path = tmp_path / "aclImdb" / name
