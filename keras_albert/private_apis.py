@@ -5,12 +5,12 @@ version the API was last seen, and why no public one serves. When a new release
 of a framework breaks something, look here first. tests/unit/
 test_private_apis.py refuses private APIs anywhere else in the package.
 
-JAX and TensorFlow are imported inside the functions that need them.
+JAX, PyTorch and TensorFlow are imported inside the functions that need them.
 """
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -365,6 +365,23 @@ def without_iterator(loader):
     clone = copy.copy(loader)
     clone._iterator = None
     return clone
+
+
+def onednn_linear() -> Callable | None:
+    """oneDNN's activation(x W^T + b); None if this PyTorch has no oneDNN.
+
+    The arguments of the result: x [N, I], W [O, I], b [O] or None, and the
+    name of the activation ("none") with its numbers and its form.
+
+    Uses: `torch.ops.mkldnn._linear_pointwise`.
+    Seen in: PyTorch 2.13.0.
+    No public way: on x86 processors `torch.nn.functional.linear` computes
+        float32 with MKL. `torch.compile` uses this operation if it is told to
+        freeze the weights, but needs a C++ compiler.
+    """
+    import torch
+
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 # TensorFlow.

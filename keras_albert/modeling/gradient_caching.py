@@ -22,6 +22,7 @@ def computed_in_parts(
     compute: Callable[[Mapping[str, Any]], Any],
     rows: Mapping[str, Any],
     rows_at_once: int,
+    size: int,
 ) -> Any:
     """`compute(rows)` in training, a part of the rows at a time.
 
@@ -31,12 +32,13 @@ def computed_in_parts(
 
     Args:
         model: has the weights and random generators that `compute` uses.
-        compute: from arrays [part, S], by name, to an array [part, ...].
+        compute: from arrays [part, S], by name, to float32 [part, size].
         rows: arrays [R, S], by name; R must be static.
         rows_at_once: most rows of a part.
+        size: of the vectors that are computed.
 
     Returns:
-        an array [R, ...].
+        float32 [R, size].
     """
     states = [generator.state for generator in seed_generators(model)]
     weights = model.trainable_variables
@@ -44,15 +46,13 @@ def computed_in_parts(
     # training on JAX: it must know all variables.
     known = {id(each) for each in (*weights, *states)}
     others = [each for each in model.variables if id(each) not in known]
-    fixed = [(each, each.value) for each in others]
-    starts = range(0, rows["token_ids"].shape[0], rows_at_once)
+    # As tensors: TensorFlow cannot differentiate a loop in which a
+    # rematerialized function reads variables.
+    values = [ops.cast(each, each.dtype) for each in weights]
+    fixed = [(each, ops.cast(each, each.dtype)) for each in others]
+    count = -(-rows["token_ids"].shape[0] // rows_at_once)
 
-    def part_of(number):
-        first = starts[number]
-        part = {
-            name: value[first : first + rows_at_once]
-            for name, value in rows.items()
-        }
+    def part_of(number, part):
         # Each part draws its own dropout masks.
         drawn = [_advanced(state, number) for state in states]
 
@@ -64,15 +64,56 @@ def computed_in_parts(
             with keras.StatelessScope(state_mapping=[*own, *fixed]):
                 return compute(part)
 
-        return keras.remat(computed)(*(each.value for each in weights))
+        return keras.remat(computed)(*values)
 
-    found = [part_of(number) for number in range(len(starts))]
+    found = _in_turn(part_of, rows, rows_at_once, size)
     for state in states:
-        state.assign(_advanced(state, len(found)))
-    return ops.concatenate(found, axis=0)
+        state.assign(_advanced(state, count))
+    return found
 
 
-def _advanced(state: keras.Variable, parts: int) -> Any:
+def _in_turn(
+    part_of: Callable[[Any, Mapping[str, Any]], Any],
+    rows: Mapping[str, Any],
+    rows_at_once: int,
+    size: int,
+) -> Any:
+    """What `part_of(number of the part, its rows)` returns, of all parts.
+
+    TensorFlow and JAX compile one part, in a loop: a graph of all of them would
+    take as long to compile, and as much memory, as it has parts.
+    """
+    count = rows["token_ids"].shape[0]
+    if keras.backend.backend() == "torch" or count <= rows_at_once:
+        found = []
+        for number, first in enumerate(range(0, count, rows_at_once)):
+            end = first + rows_at_once
+            part = {name: value[first:end] for name, value in rows.items()}
+            found.append(part_of(number, part))
+        return ops.concatenate(found, axis=0)
+
+    numbers = range(-(-count // rows_at_once))
+    # All parts of a loop have the same size. The first rows fill up the last.
+    places = np.arange(len(numbers) * rows_at_once) % count
+    parts = {
+        name: ops.reshape(
+            ops.take(value, places, axis=0),
+            (len(numbers), rows_at_once, ops.shape(value)[1]),
+        )
+        for name, value in rows.items()
+    }
+
+    def step(_, each):
+        vectors = part_of(*each)
+        # On TensorFlow the output of a step has the shape of what it carries.
+        return vectors, vectors
+
+    each = (ops.convert_to_tensor([*numbers], "int32"), parts)
+    _, found = ops.scan(step, ops.zeros((rows_at_once, size)), each)
+    return ops.reshape(found, (-1, size))[:count]
+
+
+def _advanced(state: keras.Variable, parts: Any) -> Any:
     """The state of a random generator after some parts of a batch."""
-    draws = np.array([0, parts * _DRAWS], state.dtype)
-    return state.value + ops.convert_to_tensor(draws)
+    draws = ops.cast(ops.stack([0, parts * _DRAWS]), state.dtype)
+    return state.value + draws

@@ -247,8 +247,7 @@ def feed_forward(config: AlbertConfig, weights, x, seeds=None, training=False):
     """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, T, H]."""
     tokens = _flat(x)
     fused_ops = _fused_operations(tokens, training)
-    inner = linear(weights["intermediate"], tokens)  # [B S, F]
-    inner = _activated(config.hidden_act, inner, fused_ops)
+    inner = _intermediate(config, weights["intermediate"], tokens, fused_ops)
     output = linear(weights["output"], inner)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
     output = _normalized_sum(weights["layer_norm"], tokens, output, fused_ops)
@@ -269,7 +268,13 @@ def linear(weights, x):
     """x W + b, plus the layer's own low-rank term with relaxed sharing."""
     if callable(weights):  # a quantized Keras layer, which computes in int8
         return weights(x)
-    y = ops.add(ops.matmul(x, weights["kernel"]), weights["bias"])
+    kernel, bias = weights["kernel"], weights["bias"]
+    if keras.backend.backend() == "torch":
+        from keras_albert.modeling import linear_torch
+
+        y = linear_torch.linear(x, kernel, bias)
+    else:
+        y = ops.add(ops.matmul(x, kernel), bias)
     return y + _low_rank(weights["delta"], x) if "delta" in weights else y
 
 
@@ -286,11 +291,20 @@ def _fused_operations(tokens, training: bool):
     return fused_tf if fused_tf.is_faster(tokens) else None
 
 
-def _activated(name: str, x, fused_ops):
-    """The activation `name` of [B S, F]."""
+def _intermediate(config: AlbertConfig, weights, x, fused_ops):
+    """The first product of the feed-forward network, activated: [B S, F]."""
+    name = config.hidden_act
+    plain = not callable(weights) and "delta" not in weights
+    if plain and keras.backend.backend() == "torch":
+        from keras_albert.modeling import linear_torch
+
+        kernel, bias = weights["kernel"], weights["bias"]
+        if linear_torch.is_for_onednn(x, kernel):
+            return linear_torch.linear_by_onednn(x, kernel, bias, name)
+    inner = linear(weights, x)
     if fused_ops and name in ("gelu", "gelu_new"):
-        return fused_ops.gelu(x)
-    return ACTIVATIONS[name](x)
+        return fused_ops.gelu(inner)
+    return ACTIVATIONS[name](inner)
 
 
 def _normalized_sum(weights, x, residual, fused_ops):

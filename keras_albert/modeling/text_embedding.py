@@ -111,8 +111,6 @@ class AlbertForTextEmbedding(HeadedModel):
         if projection is not None:
             check_positive("projection", projection)
             self.projection = self._logits(int(projection), "projection")
-        # Most rows whose activations a training step holds; None for all. It
-        # changes how the gradient is computed, not its value.
         self.rows_at_once = None
         self.build()
 
@@ -139,6 +137,21 @@ class AlbertForTextEmbedding(HeadedModel):
         if self.projection is not None:
             self.projection.build((None, self._pooled_size))
         self.built = True
+
+    @property
+    def rows_at_once(self) -> int | None:
+        """Most rows whose activations a training step holds; None for all.
+
+        It changes how the gradient is computed, not its value.
+        """
+        return self._rows_at_once
+
+    @rows_at_once.setter
+    def rows_at_once(self, rows: int | None) -> None:
+        self._rows_at_once = rows
+        # XLA cannot differentiate the loop over the parts on TensorFlow.
+        is_loop = rows is not None and keras.backend.backend() == "tensorflow"
+        self.supports_jit = not is_loop
 
     @property
     def most_tokens(self) -> int:
@@ -181,6 +194,7 @@ class AlbertForTextEmbedding(HeadedModel):
                 lambda part: self._pooled(part, training=True),
                 rows,
                 self.rows_at_once,
+                self.size,
             )
         return self._pooled(rows, training)
 

@@ -253,6 +253,34 @@ def test_gradients_in_parts(pooling):
         np.testing.assert_allclose(part, each, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a graph of TensorFlow"
+)
+def test_a_graph_does_not_grow_with_the_parts():
+    """And it takes texts of any length."""
+    import tensorflow as tf
+
+    model = ka.AlbertForTextEmbedding(ka.AlbertBackbone(TWO_LAYERS))
+    ids = np.random.default_rng(0).integers(5, CONFIG.vocab_size, (8, 6))
+
+    def operations(rows_at_once):
+        model.rows_at_once = rows_at_once
+        step = tf.function(
+            lambda ids: model({"token_ids": ids}, training=True),
+            input_signature=[tf.TensorSpec((8, None), "int32")],
+        )
+        found = step(tf.constant(ids, "int32"))
+        np.testing.assert_allclose(
+            found, model({"token_ids": ids}), **TOLERANCE
+        )
+        return len(step.get_concrete_function().graph.get_operations())
+
+    assert operations(1) == operations(3)
+    assert model.supports_jit is False
+    model.rows_at_once = None
+    assert model.supports_jit
+
+
 def test_parts_compute_what_a_precision_says():
     """The projection has float32, and not the bfloat16 around it."""
     model = ka.AlbertForTextEmbedding(

@@ -47,6 +47,7 @@ GRAPHS = {
     PACKAGE / "text" / "graph_alignment.py",
     PACKAGE / "text" / "graph_rows.py",
     PACKAGE / "modeling" / "fused_tf.py",
+    PACKAGE / "modeling" / "linear_torch.py",
     PACKAGE / "training" / "fused_torch.py",
     PACKAGE / "pretraining" / "masking.py",
     PACKAGE / "tasks" / "question_answering" / "graph.py",
