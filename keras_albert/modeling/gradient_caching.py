@@ -50,7 +50,6 @@ def computed_in_parts(
     # rematerialized function reads variables.
     values = [ops.cast(each, each.dtype) for each in weights]
     fixed = [(each, ops.cast(each, each.dtype)) for each in others]
-    count = -(-rows["token_ids"].shape[0] // rows_at_once)
 
     def part_of(number, part):
         # Each part draws its own dropout masks.
@@ -66,54 +65,58 @@ def computed_in_parts(
 
         return keras.remat(computed)(*values)
 
-    found = _in_turn(part_of, rows, rows_at_once, size)
-    for state in states:
-        state.assign(_advanced(state, count))
-    return found
-
-
-def _in_turn(
-    part_of: Callable[[Any, Mapping[str, Any]], Any],
-    rows: Mapping[str, Any],
-    rows_at_once: int,
-    size: int,
-) -> Any:
-    """What `part_of(number of the part, its rows)` returns, of all parts.
-
-    TensorFlow and JAX compile one part, in a loop: a graph of all of them would
-    take as long to compile, and as much memory, as it has parts.
-    """
     count = rows["token_ids"].shape[0]
-    if keras.backend.backend() == "torch" or count <= rows_at_once:
-        found = []
-        for number, first in enumerate(range(0, count, rows_at_once)):
-            end = first + rows_at_once
-            part = {name: value[first:end] for name, value in rows.items()}
-            found.append(part_of(number, part))
-        return ops.concatenate(found, axis=0)
+    parts = -(-count // rows_at_once)
+    if keras.backend.backend() == "torch" or parts == 1:
+        found = _one_by_one(part_of, rows, rows_at_once, parts)
+    else:
+        found = _in_a_loop(part_of, rows, rows_at_once, parts, size)
+    for state in states:
+        state.assign(_advanced(state, parts))
+    return found[:count]
 
-    numbers = range(-(-count // rows_at_once))
-    # All parts of a loop have the same size. The first rows fill up the last.
-    places = np.arange(len(numbers) * rows_at_once) % count
-    parts = {
+
+def _one_by_one(part_of, rows, rows_at_once: int, parts: int):
+    """The vectors of `part_of(number of a part, its rows)`, of all parts."""
+    found = []
+    for number in range(parts):
+        own = slice(number * rows_at_once, (number + 1) * rows_at_once)
+        part = {name: value[own] for name, value in rows.items()}
+        found.append(part_of(number, part))
+    return ops.concatenate(found, axis=0)
+
+
+def _in_a_loop(part_of, rows, rows_at_once: int, parts: int, size: int):
+    """The same for TensorFlow and JAX, which compile the loop once.
+
+    The compilation of one graph of all parts would take the more time and
+    memory, the more parts there are. All parts of a loop have the same number
+    of rows: the first rows are computed once more to fill up the last part, and
+    their vectors are behind those that were asked for.
+    """
+    places = np.arange(parts * rows_at_once) % rows["token_ids"].shape[0]
+    rows_of_parts = {
         name: ops.reshape(
             ops.take(value, places, axis=0),
-            (len(numbers), rows_at_once, ops.shape(value)[1]),
+            (parts, rows_at_once, ops.shape(value)[1]),
         )
         for name, value in rows.items()
     }
 
-    def step(_, each):
-        vectors = part_of(*each)
+    def step(_, part):
+        vectors = part_of(*part)
         # On TensorFlow the output of a step has the shape of what it carries.
         return vectors, vectors
 
-    each = (ops.convert_to_tensor([*numbers], "int32"), parts)
-    _, found = ops.scan(step, ops.zeros((rows_at_once, size)), each)
-    return ops.reshape(found, (-1, size))[:count]
+    _, found = ops.scan(
+        step,
+        ops.zeros((rows_at_once, size)),
+        (ops.arange(parts), rows_of_parts),
+    )
+    return ops.reshape(found, (-1, size))
 
 
-def _advanced(state: keras.Variable, parts: Any) -> Any:
+def _advanced(state: keras.Variable, parts: int | Any) -> Any:
     """The state of a random generator after some parts of a batch."""
     draws = ops.cast(ops.stack([0, parts * _DRAWS]), state.dtype)
     return state.value + draws

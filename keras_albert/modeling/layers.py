@@ -269,13 +269,20 @@ def linear(weights, x):
     if callable(weights):  # a quantized Keras layer, which computes in int8
         return weights(x)
     kernel, bias = weights["kernel"], weights["bias"]
-    if keras.backend.backend() == "torch":
-        from keras_albert.modeling import linear_torch
-
-        y = linear_torch.linear(x, kernel, bias)
+    if products := _products_of_torch():
+        y = products.linear(x, kernel, bias)
     else:
         y = ops.add(ops.matmul(x, kernel), bias)
     return y + _low_rank(weights["delta"], x) if "delta" in weights else y
+
+
+def _products_of_torch():
+    """Returns the module `linear_torch` with the PyTorch backend, else None."""
+    if keras.backend.backend() != "torch":
+        return None
+    from keras_albert.modeling import linear_torch
+
+    return linear_torch
 
 
 def _fused_operations(tokens, training: bool):
@@ -294,13 +301,13 @@ def _fused_operations(tokens, training: bool):
 def _intermediate(config: AlbertConfig, weights, x, fused_ops):
     """The first product of the feed-forward network, activated: [B S, F]."""
     name = config.hidden_act
-    plain = not callable(weights) and "delta" not in weights
-    if plain and keras.backend.backend() == "torch":
-        from keras_albert.modeling import linear_torch
-
+    # Neither quantized nor with relaxed sharing, which adds a term before the
+    # activation.
+    is_plain = not callable(weights) and "delta" not in weights
+    if is_plain and (products := _products_of_torch()):
         kernel, bias = weights["kernel"], weights["bias"]
-        if linear_torch.is_for_onednn(x, kernel):
-            return linear_torch.linear_by_onednn(x, kernel, bias, name)
+        if products.is_for_onednn(x, kernel):
+            return products.linear_by_onednn(x, kernel, bias, name)
     inner = linear(weights, x)
     if fused_ops and name in ("gelu", "gelu_new"):
         return fused_ops.gelu(inner)

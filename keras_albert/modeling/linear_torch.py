@@ -7,19 +7,19 @@ memory. oneDNN, which is a part of PyTorch, does both at once.
 Import this module with the PyTorch backend only.
 """
 
-import functools
 import platform
 
 import torch
 
 from keras_albert.private_apis import onednn_linear
 
+X86 = ("x86_64", "AMD64")  # as Linux and Windows name it
 # A call of oneDNN takes some 10 microseconds more than one of MKL, which
 # smaller products do not win back.
 LEAST_ROWS = 4
 LEAST_KERNEL = 2**17  # numbers
-# What the operation of oneDNN takes for the activations of AlbertConfig: a name
-# and the form of a GELU.
+# For each activation of AlbertConfig: its name in oneDNN's operation, and the
+# form of a GELU.
 ACTIVATIONS = {
     None: ("none", ""),
     "gelu": ("gelu", "tanh"),
@@ -44,10 +44,11 @@ def linear_by_onednn(x, kernel, bias, activation=None) -> torch.Tensor:
 
 
 def is_for_onednn(x: torch.Tensor, kernel: torch.Tensor) -> bool:
-    """Whether oneDNN computes the product of [N, I] and [I, O], and faster.
+    """Whether oneDNN can compute x W, [N, I] times [I, O], and is faster.
 
-    It has no gradients. A model that is traced or compiled keeps the operations
-    that other programs know, and autocast chooses another dtype.
+    Its operation has no gradients. A model that is traced or compiled keeps the
+    operations that other programs know, and under autocast the dtype is
+    another one.
     """
     return (
         not torch.is_grad_enabled()
@@ -55,17 +56,10 @@ def is_for_onednn(x: torch.Tensor, kernel: torch.Tensor) -> bool:
         and x.device.type == kernel.device.type == "cpu"
         and x.shape[0] >= LEAST_ROWS
         and kernel.numel() >= LEAST_KERNEL
-        and _has_onednn()
+        and onednn_linear() is not None
+        and platform.machine() in X86
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
         and not torch.compiler.is_compiling()
-    )
-
-
-@functools.cache
-def _has_onednn() -> bool:
-    return onednn_linear() is not None and platform.machine() in (
-        "x86_64",
-        "AMD64",
     )
