@@ -48,7 +48,6 @@ def computed_in_parts(
     others = [each for each in model.variables if id(each) not in known]
     # As tensors: TensorFlow cannot differentiate a loop in which a
     # rematerialized function reads variables.
-    values = [ops.cast(each, each.dtype) for each in weights]
     fixed = [(each, ops.cast(each, each.dtype)) for each in others]
 
     def part_of(number, part):
@@ -63,7 +62,7 @@ def computed_in_parts(
             with keras.StatelessScope(state_mapping=[*own, *fixed]):
                 return compute(part)
 
-        return keras.remat(computed)(*values)
+        return keras.remat(computed)(*(each.value for each in weights))
 
     count = rows["token_ids"].shape[0]
     parts = -(-count // rows_at_once)

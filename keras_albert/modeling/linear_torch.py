@@ -51,7 +51,9 @@ def is_for_onednn(x: torch.Tensor, kernel: torch.Tensor) -> bool:
     another one.
     """
     return (
-        not torch.is_grad_enabled()
+        not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not torch.is_grad_enabled()
         and x.dtype == kernel.dtype == torch.float32
         and x.device.type == kernel.device.type == "cpu"
         and x.shape[0] >= LEAST_ROWS
@@ -60,6 +62,4 @@ def is_for_onednn(x: torch.Tensor, kernel: torch.Tensor) -> bool:
         and platform.machine() in X86
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and not torch.jit.is_tracing()
-        and not torch.compiler.is_compiling()
     )

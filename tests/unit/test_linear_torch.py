@@ -154,3 +154,18 @@ def test_exported_models_have_operations_that_others_know(of_any_size):
     operations |= {node.kind() for node in traced.nodes()}
     assert {"aten.addmm.default", "aten::addmm"} <= operations
     assert not any("mkldnn" in each for each in operations)
+
+
+def test_compiled_products_have_operations_that_others_know(of_any_size):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph.code)
+        return graph.forward
+
+    given = matrices(5, 7, 3)
+    with torch.no_grad():
+        compiled = torch.compile(linear, backend=backend, fullgraph=True)
+        torch.testing.assert_close(compiled(*given), linear(*given))
+    assert "torch.addmm" in graphs[0]
+    assert "mkldnn" not in graphs[0]
