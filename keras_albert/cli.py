@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -49,7 +50,13 @@ from keras_albert.options import (
 )
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.sizes import SizesRun
-from keras_albert.storage import REPORT_FILE, flat, option_types
+from keras_albert.redirection import redirected
+from keras_albert.storage import (
+    REPORT_FILE,
+    flat,
+    local_path,
+    option_types,
+)
 from keras_albert.sweep.config import SweepRun
 from keras_albert.text.files import check_files
 
@@ -101,11 +108,15 @@ NO_READER_STATUS = 141
 # <sysexits.h>.
 DISK_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 DISK_ERROR_STATUS = 74
+# Held while arguments are parsed, since tyro reads the width of the terminal
+# from an environment variable, which belongs to all threads.
+_ONE_PARSER = threading.RLock()
 WIDEST = 100  # columns of a help text: longer lines are hard to read
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; a mistake of the user exits with status 2."""
+    _open_standard_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         print(f"keras-albert {__version__}")
@@ -135,6 +146,18 @@ def main(arguments: list[str] | None = None) -> None:
     # the interpreter ends, when TensorFlow cannot end its collectives' threads.
     if status:
         sys.exit(status)
+
+
+def _open_standard_streams() -> None:
+    """Opens the null device for each of standard input, output and error.
+
+    A daemon may have closed them. The next file that is opened would then be
+    what libraries take for the standard error, and get their messages.
+    """
+    opened = 0
+    while opened <= 2:
+        opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+    os.close(opened)
 
 
 def _flush_output() -> None:
@@ -180,14 +203,16 @@ def _width() -> int:
 
 @contextlib.contextmanager
 def _columns(width: int) -> Iterator[None]:
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(width)
-    try:
-        yield
-    finally:
-        del os.environ["COLUMNS"]
-        if before is not None:
-            os.environ["COLUMNS"] = before
+    """Sets the width of help texts, in one thread at a time."""
+    with _ONE_PARSER:
+        before = os.environ.get("COLUMNS")
+        os.environ["COLUMNS"] = str(width)
+        try:
+            yield
+        finally:
+            os.environ.pop("COLUMNS", None)
+            if before is not None:
+                os.environ["COLUMNS"] = before
 
 
 def _overview(width: int) -> str:
@@ -324,7 +349,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
             recipes["command line"] = value
             continue
         if name == "--file":
-            settings = read_settings(Path(value))
+            settings = read_settings(local_path(value))
             if "recipe" in settings:
                 recipes["file"] = str(settings.pop("recipe"))
             for key, setting in settings.items():
@@ -371,7 +396,7 @@ def run_of(command: str, options: Mapping[str, object]):
         arguments = recipe_options(command, recipe, arguments) + arguments
     complaint = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with redirected(stderr=complaint):
             return _parse([command, *arguments])
     except SystemExit:
         words = re.sub(
@@ -399,12 +424,9 @@ def _parse(arguments: list[str]):
         union = part if union is None else union | part
     complaint, said = io.StringIO(), io.StringIO()
     try:
-        with (
-            contextlib.redirect_stderr(complaint),
-            contextlib.redirect_stdout(said),
-            _columns(_width()),
-        ):
-            return tyro.cli(union, prog="keras-albert", args=arguments)
+        with redirected(said, complaint), _columns(_width()):
+            run = tyro.cli(union, prog="keras-albert", args=arguments)
+        return _with_local_paths(run)
     except SystemExit as stop:
         # Our own checks refused a value: one line instead of tyro's box.
         cause = stop.__context__
@@ -412,9 +434,23 @@ def _parse(arguments: list[str]):
             if isinstance(cause, AlbertError):
                 raise cause from None
             cause = cause.__context__
-        sys.stderr.write(_wrapped(complaint.getvalue(), _width()))
-        sys.stdout.write(_wrapped(said.getvalue(), _width()))
+        print(_wrapped(complaint.getvalue(), _width()), end="", file=sys.stderr)
+        print(_wrapped(said.getvalue(), _width()), end="")
         raise
+
+
+def _with_local_paths(run):
+    """Replaces "~" at the start of every path, which not every shell does."""
+    given = {
+        field.name: getattr(run, field.name)
+        for field in dataclasses.fields(run)
+    }
+    paths = {
+        name: local_path(value)
+        for name, value in given.items()
+        if isinstance(value, Path) and str(value).startswith("~")
+    }
+    return dataclasses.replace(run, **paths) if paths else run
 
 
 def _wrapped(text: str, width: int) -> str:

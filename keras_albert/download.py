@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from keras_albert.errors import AlbertError, reason_of
+from keras_albert.storage import local_path
 
 # Patterns of the files that a model needs. Files of the second choice, such as
 # pickled weights, are only fetched if a repository has no other weights.
@@ -29,7 +30,7 @@ def locate(source: str | Path) -> Path:
     """
     scheme, separator, name = str(source).partition("://")
     if not separator:
-        return Path(source)
+        return local_path(source)
     if scheme not in _SCHEMES:
         raise AlbertError(
             f"{source}: expected a path, hf://organization/name or "

@@ -13,7 +13,6 @@ import os
 import random
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +33,8 @@ from keras_albert.modeling.inputs import vocabulary_of
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.report import report_lines
 from keras_albert.pretraining.run import pretrain as run_pretrain
-from keras_albert.storage import option_types, replacing
+from keras_albert.redirection import own_stream, redirected
+from keras_albert.storage import local_path, option_types, replacing
 from keras_albert.tasks.metrics import confusion_figure
 from keras_albert.training.plots import curves_figure, new_figure
 from keras_albert.training.run_folder import INPUTS, SEED_FOLDER, holds_run
@@ -244,7 +244,7 @@ def evaluate(
         inputs = _Inputs(Path(folder, "evaluated"))
         given = inputs.given({**options, "model": model, "data": data})
         printed = io.StringIO()
-        with inputs.named_as_given(), contextlib.redirect_stdout(printed):
+        with inputs.named_as_given(), redirected(printed):
             run = run_of("evaluate", given)
             inputs.write()
             report = evaluation.evaluate(run)
@@ -353,13 +353,10 @@ class _Inputs:
 
         out, err = (
             stream and _Changed(stream, change)  # None in a daemon
-            for stream in (sys.stdout, sys.stderr)
+            for stream in (own_stream("stdout"), own_stream("stderr"))
         )
         try:
-            with (
-                contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(err),
-            ):
+            with redirected(out, err):
                 yield
         except AlbertError as error:
             raise AlbertError(change(str(error))) from error
@@ -458,7 +455,7 @@ def _path(value: Any) -> Path:
         raise AlbertError(
             f"expected the path of a file or folder. Received: {value!r:.60}."
         )
-    return Path(value).expanduser()
+    return local_path(value)
 
 
 def _write_text(path: Path, content: str) -> None:

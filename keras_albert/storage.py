@@ -198,6 +198,15 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         check_absent(path)
 
 
+def local_path(value: str | os.PathLike) -> Path:
+    """The path of a file or folder; "~" at its start is the user's own folder.
+
+    A shell replaces "~" only at the start of a word: not in --output=~/run, nor
+    in a file of options or in Python.
+    """
+    return Path(os.path.expanduser(value))
+
+
 # Output folders.
 def check_not_a_file(path: str | Path) -> None:
     """Raises AlbertError if an output folder, or a parent of it, is a file."""
@@ -359,9 +368,10 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
     or removed if there is an error. Raises AlbertError if `folder` is a file,
     not empty, or cannot be replaced, or the disk is full.
     """
+    folder = local_path(folder)
     check_free(folder)
     check_replaceable(folder)
-    folder = Path(folder).resolve()
+    folder = folder.resolve()
     with _making(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = unfinished_folder(folder)

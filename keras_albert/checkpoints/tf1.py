@@ -23,6 +23,7 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.modeling.weight_checks import check_plausible
+from keras_albert.storage import local_path
 from keras_albert.text.tokenizer import Tokenizer
 
 RELEASED_PREFIX = "model.ckpt-best"  # in the archives of the original
@@ -127,7 +128,7 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
     `prefix` is its path without `.index`. Raises AlbertError if the checkpoint
     is missing or damaged, or TensorFlow is not installed.
     """
-    prefix = Path(prefix)
+    prefix = local_path(prefix)
     if not _index(prefix).is_file():
         raise AlbertError(
             f"{prefix}.index: no such file. A TF1 checkpoint is named by its "

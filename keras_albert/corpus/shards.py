@@ -26,7 +26,12 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.errors import AlbertError
-from keras_albert.storage import MANIFEST_FILE, checksum, read_json
+from keras_albert.storage import (
+    MANIFEST_FILE,
+    checksum,
+    local_path,
+    read_json,
+)
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
 FORMAT_VERSION = 1
@@ -170,7 +175,7 @@ class ShardSet:
         AlbertError, with the name of the file, if the folder is missing, is not
         one of shards, has another format version or is damaged.
         """
-        folder = Path(folder)
+        folder = local_path(folder)
         if not folder.is_dir():
             found = "a file" if folder.exists() else "nothing"
             raise AlbertError(

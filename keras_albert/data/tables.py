@@ -21,6 +21,7 @@ from keras_albert.data.frames import Frame, columns_of
 from keras_albert.data.saved_dataset import is_saved_dataset, read_saved_dataset
 from keras_albert.data.table_files import READERS, NumberedRow
 from keras_albert.errors import AlbertError, is_number
+from keras_albert.storage import local_path
 from keras_albert.text.files import check_files
 
 CHARACTERS_AT_ONCE = 20_000_000  # in a part of a table that is read in parts
@@ -83,7 +84,7 @@ class Table:
 
 def check_table(path: str | Path) -> Path:
     """The path of a table; AlbertError if there is no file or saved dataset."""
-    path = Path(path)
+    path = local_path(path)
     if not is_saved_dataset(path):
         check_files([path])
     return path

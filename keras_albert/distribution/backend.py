@@ -19,6 +19,7 @@ from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.distribution.config import STRATEGIES, DeviceConfig
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError, LostProcess
+from keras_albert.redirection import redirected
 
 
 def _strategy(config: DeviceConfig, accumulate: int) -> Devices:
@@ -79,7 +80,7 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
             stack.enter_context(_own_keras_settings())
             if not devices.is_first:
                 silence = stack.enter_context(open(os.devnull, "w"))
-                stack.enter_context(contextlib.redirect_stdout(silence))
+                stack.enter_context(redirected(silence))
             yield devices
     except Exception as error:
         reason = devices.lost(error) if devices.count > 1 else None

@@ -39,6 +39,7 @@ from keras_albert.modeling.pooling import checked_dimensions, normalized
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.storage import (
     check_room,
+    local_path,
     read_json,
     replacing,
     room_at,
@@ -369,8 +370,8 @@ def read_vectors(
         AlbertError: there is no such file, the run is not finished, or another
             model made the vectors.
     """
-    path = Path(folder) / f"{NAME}.npy"
-    report = path.is_file() and finished_report(folder)
+    path = local_path(folder) / f"{NAME}.npy"
+    report = path.is_file() and finished_report(path.parent)
     if not report:
         raise AlbertError(
             f"{folder}: no finished {path.name}. Give the output of "

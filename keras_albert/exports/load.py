@@ -10,7 +10,7 @@ from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.exports.litert import LITERT_FILE, run_litert
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.storage import checksum_of_folder, read_json
+from keras_albert.storage import checksum_of_folder, local_path, read_json
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.task_file import check_task
 from keras_albert.text.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def newest_version(folder: Path) -> int:
 
 def with_version(folder: str | Path) -> Path:
     """The newest version in a SavedModel's folder; other folders unchanged."""
-    folder = Path(folder)
+    folder = local_path(folder)
     newest = folder / str(newest_version(folder))
     return newest if (newest / SAVED_MODEL_FILE).is_file() else folder
 

@@ -54,6 +54,7 @@ from keras_albert.storage import (
     check_free,
     check_not_a_file,
     files_of,
+    local_path,
     settings_of,
     write_json,
     written_whole,
@@ -108,12 +109,12 @@ def export(
     run = ExportRun(
         # Set below, when the output has been checked.
         model="",
-        output=Path(output),
+        output=local_path(output),
         format=format,
         weights=weights,
         version=version,
         compute=compute,
-        data=None if data is None else Path(data),
+        data=None if data is None else local_path(data),
         skip_bad=skip_bad,
         force=force,
     )
@@ -252,7 +253,7 @@ def _export_in_worker(run: ExportRun, target: Path) -> None:
 
 def _target(run: ExportRun) -> Path:
     """The folder to write; for a SavedModel that of the version."""
-    check_not_a_file(run.output)
+    _check_path(run.output)
     target = run.output
     if run.format == "saved_model":
         for name in (TASK_FILE, RUN_FILE, SAVED_MODEL_FILE):
@@ -265,6 +266,18 @@ def _target(run: ExportRun) -> Path:
         target /= str(run.version or newest_version(run.output) + 1)
     check_free(target)
     return target
+
+
+def _check_path(output: Path) -> None:
+    check_not_a_file(output)
+    try:
+        str(output.absolute()).encode()
+    except UnicodeEncodeError:
+        raise AlbertError(
+            f"{str(output.absolute())!r}: the path of an export must be UTF-8, "
+            "as TensorFlow and other libraries take it as a text. Choose "
+            "another output."
+        ) from None
 
 
 def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:

@@ -270,7 +270,9 @@ def write_card(folder: Path, text: str) -> None:
 def _name(source: str | Path) -> str:
     """The last part of a path, since a card may be published."""
     text = str(source)
-    return text if "://" in text else Path(text).resolve().name
+    name = text if "://" in text else Path(text).resolve().name
+    # The bytes of a file's name need not be UTF-8, those of a card must be.
+    return name.encode(errors="replace").decode()
 
 
 def _backend() -> str:

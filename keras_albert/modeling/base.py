@@ -8,6 +8,7 @@ the arrays that the forward pass reads.
 
 import dataclasses
 import inspect
+import os
 import warnings
 from collections.abc import Iterable
 from types import ModuleType
@@ -23,6 +24,7 @@ from keras_albert.errors import (
 )
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.private_apis import KeepsJaxState, sublayers
+from keras_albert.storage import local_path
 
 if TYPE_CHECKING:
     from keras_albert.modeling.labels import Classes
@@ -215,6 +217,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 "model.save_weights('x.weights.h5'); a folder with the "
                 "vocabulary is written by model.save_to_preset."
             )
+        if isinstance(filepath, str | os.PathLike):
+            filepath = local_path(filepath)
         super().save(filepath, *args, **kwargs)
 
     def export(

@@ -224,9 +224,9 @@ class AlbertConfig:
     def to_json(self, path: str | Path) -> None:
         """Writes the fields to a file in the format of `albert_config.json`."""
         # Imported late: a model without files needs no storage.
-        from keras_albert.storage import write_json
+        from keras_albert.storage import local_path, write_json
 
-        write_json(Path(path), dataclasses.asdict(self))
+        write_json(local_path(path), dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, path: str | Path) -> "AlbertConfig":
@@ -236,9 +236,9 @@ class AlbertConfig:
         a field that does not exist, or a value out of range.
         """
         # Imported late: a model without files needs no storage.
-        from keras_albert.storage import read_json
+        from keras_albert.storage import local_path, read_json
 
-        path = Path(path)
+        path = local_path(path)
         content = read_json(path)
         with errors_about(path):
             return cls.from_dict(content)

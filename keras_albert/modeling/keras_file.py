@@ -22,7 +22,7 @@ from keras_albert.modeling.weight_checks import (
     check_finite,
     check_keras_archive,
 )
-from keras_albert.storage import DiskFull, room_at
+from keras_albert.storage import DiskFull, local_path, room_at
 
 
 def load_model(
@@ -76,7 +76,7 @@ def _read(path: str | Path) -> keras.Model:
         raise AlbertError(
             f"expected the path of a .keras file. Received: {path!r:.60}."
         )
-    path = Path(path)
+    path = local_path(path)
     if not path.is_file():
         raise AlbertError(f"{path}: no such file.")
     try:

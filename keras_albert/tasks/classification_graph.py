@@ -97,7 +97,10 @@ def _examples(inputs: tf.Tensor) -> tf.Tensor:
 
     The first byte of a tf.Example is always 10; the parser detects more.
     """
-    may_be = (tf.strings.substr(inputs, 0, 1) == b"\n") | (inputs == b"")
+    # Not ==, which compares with a NumPy array in TensorFlow's NumPy mode.
+    may_be = tf.equal(tf.strings.substr(inputs, 0, 1), "\n") | tf.equal(
+        inputs, ""
+    )
     check = tf.debugging.Assert(
         tf.reduce_all(may_be),
         ["`inputs` must be serialized tf.Example messages with a string "

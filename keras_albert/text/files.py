@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_albert.errors import AlbertError, optional_import
+from keras_albert.storage import local_path
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -55,7 +56,7 @@ def check_files(paths: Iterable[str | Path]) -> list[Path]:
     Raises AlbertError without a path, or if one is no file that can be read.
     """
     paths = [paths] if isinstance(paths, str | Path) else paths
-    paths = [Path(path) for path in paths]
+    paths = [local_path(path) for path in paths]
     if not paths:
         raise AlbertError("no text file given. Give one or more.")
     for path in paths:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.errors import AlbertError, is_whole
-from keras_albert.storage import check_not_a_file, replacing
+from keras_albert.storage import check_not_a_file, local_path, replacing
 from keras_albert.text import normalization
 from keras_albert.text.pieces import (
     VOCAB_FILE as VOCAB_FILE,
@@ -68,7 +68,7 @@ class Tokenizer:
                 "`path` must be a path: of a SentencePiece .model file, or of "
                 f"the folder that holds it. Received: {path!r:.60}."
             )
-        file = find_model(Path(path))
+        file = find_model(local_path(path))
         saved = saved_settings(file.parent)
         self._load(
             file.read_bytes(),
@@ -358,7 +358,7 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Writes `spiece.model` and `spiece.json`; creates the folder."""
-        folder = Path(folder)
+        folder = local_path(folder)
         check_not_a_file(folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings = json.dumps(self.settings, indent=2) + "\n"

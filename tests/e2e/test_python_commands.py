@@ -2,10 +2,13 @@
 
 import dataclasses
 import itertools
+import os
 import random
 import re
 import signal
+import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -285,6 +288,18 @@ def test_global_settings_of_the_caller(model, tmp_path, monkeypatch):
     for name in ("training_loss", "on_training_rows"):
         assert found.report[name] == expected.report[name]
     assert answers == expected.predictor.predict(["the fox 1"])
+
+
+def test_evaluations_in_several_threads(run, capsys):
+    """Each has its own text, and what others print goes where it went."""
+    tables = [ROWS[:count] for count in (9, 20, 31, 42)]
+    expected = [repr(ka.evaluate(run, table)) for table in tables]
+    before = sys.stdout, sys.stderr, os.environ.get("COLUMNS")
+    with ThreadPoolExecutor(len(tables)) as pool:
+        found = [*pool.map(lambda table: ka.evaluate(run, table), tables * 3)]
+    assert [*map(repr, found)] == expected * 3
+    assert before == (sys.stdout, sys.stderr, os.environ.get("COLUMNS"))
+    assert capsys.readouterr().out == ""
 
 
 def test_random_numbers_of_the_caller():

@@ -378,6 +378,17 @@ def test_no_file_is_overwritten(
     assert len([*tmp_path.iterdir()]) == 2
 
 
+def test_the_users_own_folder(tmp_path, monkeypatch):
+    """A shell does not replace "~" in --train=~/rows.csv, nor in a file."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "run.toml"
+    file.write_text('output = "~/run"')
+    arguments = ["--model=m", "--train=~/rows.csv", "--file=~/run.toml"]
+    run = _parse(["finetune", *arguments])
+    assert (run.train, run.output) == (tmp_path / "rows.csv", tmp_path / "run")
+    assert run.validation == OWN_VALIDATION
+
+
 def test_the_commands_are_listed(capsys):
     for arguments in ([], ["help"], ["--help"], ["-h"]):
         command(arguments)

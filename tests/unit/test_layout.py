@@ -20,6 +20,7 @@ PARTS = (
     "private_apis",
     "storage",
     "signals",
+    "redirection",
     "allocator",
     "download",
     "text",
