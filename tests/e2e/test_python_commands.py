@@ -302,6 +302,16 @@ def test_evaluations_in_several_threads(run, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_table_whose_name_is_not_utf8(model, tmp_path):
+    """Its name is in the model card, a file that has to be UTF-8."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl"))
+    write_rows(path, ROWS)
+    settings = {**LEARNING, "epochs": None, "steps": 2}
+    run = ka.finetune(model, path, tmp_path / "run", **settings)
+    assert "caf?.jsonl" in (run.folder / "README.md").read_text()
+    assert 0 <= ka.evaluate(run, path).report["accuracy"] <= 1
+
+
 def test_random_numbers_of_the_caller():
     """A run sets their seed, and its caller draws others after each run."""
     drawn = []

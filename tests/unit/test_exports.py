@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import keras
 import numpy as np
 import pytest
-from commands import refused, run, write_rows
+from commands import output_of, refused, run, write_rows
 from served_models import AB, KINDS, SIGNATURES, inputs_of, random_predictor
 from small import TEXT_CONFIG, add_noise
 
@@ -714,6 +714,31 @@ def test_no_folder_of_versions(tmp_path, name):
     with pytest.raises(ka.AlbertError, match=f"`served/1`. Found: {name}"):
         exporting.export_run(ExportRun(Path("m"), tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_path_that_is_not_utf8(tmp_path):
+    """TensorFlow and ONNX would fail at it after the whole work."""
+    output = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    with pytest.raises(ka.AlbertError, match=r"udce9.*must be UTF-8"):
+        exporting.export_run(ExportRun("m", output))
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.proof
+def test_in_the_numpy_mode_of_tensorflow(folder, tmp_path):
+    """In it, `==` between a tensor and bytes is another operation."""
+    program = (
+        "import sys, tensorflow.experimental.numpy as numpy\n"
+        "numpy.experimental_enable_numpy_behavior()\n"
+        "import keras_albert\n"
+        "keras_albert.export(*sys.argv[1:])"
+    )
+    output_of(
+        *(sys.executable, "-c", program, folder / "model", tmp_path / "served"),
+        env=os.environ | {"KERAS_BACKEND": "tensorflow"},
+    )
+    # It raises if the answers differ.
+    run("check", tmp_path / "served", folder / "model", folder / "rows.jsonl")
 
 
 def test_a_worse_export_is_refused(folder, tmp_path, monkeypatch, capsys):

@@ -102,6 +102,30 @@ def test_of_every_loader(sources, tmp_path):
 
 
 @pytest.mark.on_torch
+def test_in_the_users_own_folder(sources, tmp_path, monkeypatch):
+    """ "~" is the same place for what writes and for what reads."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = sources["folder"]
+    model = ka.load(sources["model.keras"])
+    model.save("~/file.keras")
+    model.save_to_preset("~/folder")
+    ka.save_huggingface(model, "~/transformers")
+    model.config.to_json("~/sizes.json")
+    assert ka.AlbertConfig.from_json("~/sizes.json") == model.config
+    names = {"file.keras", "folder", "transformers"}
+    assert {path.name for path in tmp_path.iterdir()} == names | {"sizes.json"}
+    for name in names:
+        assert same_weights(ka.load(f"~/{name}"), model)
+    assert same_weights(ka.load_model("~/file.keras"), model)
+    vocabulary = ka.Tokenizer(folder)
+    vocabulary.save("~/vocabulary")
+    assert ka.Tokenizer("~/vocabulary").settings == vocabulary.settings
+    predictor = ka.Predictor(ka.load(folder), tokenizer=vocabulary)
+    predictor.save("~/predictor")
+    assert ka.Predictor.load("~/predictor").task == predictor.task
+
+
+@pytest.mark.on_torch
 def test_a_vocabulary_beside_a_keras_file(tmp_path, tiny_vocab):
     size = ka.Tokenizer(tiny_vocab).vocab_size
     file, data = tmp_path / "mine.keras", tmp_path / "data.txt"
