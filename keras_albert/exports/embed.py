@@ -91,10 +91,11 @@ def embed(run: EmbedRun) -> dict:
     with folder_at(run.output).locked("computing these vectors"):
         if finished := finished_report(run.output):  # by another process since
             return _as_finished(run, finished, made_of)
-        progress = {"done": 0, "bytes": 0, **made_of}
+        progress = {"done": 0, "files": {}, **made_of}
         if (run.output / PROGRESS_FILE).is_file():
             progress = read_json(run.output / PROGRESS_FILE)
             _check_made_of(run, progress, made_of)
+            _check_whole(run, progress.get("files", {NAME: 0}))
         with room_at(run.output):
             write = _WRITERS[run.to](run, count, size, progress, schema)
             _write_all(predictor, run, count, size, progress, write)
@@ -102,6 +103,7 @@ def embed(run: EmbedRun) -> dict:
             "texts": count,
             "size": size,
             "numbers": run.numbers,
+            "files": progress["files"],
             **made_of,
         }
         write_report(run.output, report)
@@ -115,6 +117,7 @@ def embed(run: EmbedRun) -> dict:
 def _as_finished(run: EmbedRun, report: dict, made_of: dict) -> dict:
     """The report of a finished run; AlbertError if it was made of others."""
     _check_made_of(run, report, made_of)
+    _check_whole(run, report.get("files", {}))  # an old report has no files
     print(f"{run.output} holds these vectors, and they are finished")
     return report
 
@@ -170,6 +173,23 @@ def _check_made_of(run: EmbedRun, found: dict, made_of: dict) -> None:
             raise AlbertError(
                 f"{run.output} has vectors of another {name} than {path} is "
                 "now. Choose another output, or remove this one."
+            )
+
+
+def _check_whole(run: EmbedRun, files: dict[str, int]) -> None:
+    """Raises AlbertError unless all files have what was written to them.
+
+    `files` has the size of each in bytes, by its name in the output folder. One
+    that is longer has a part that was interrupted, and is written again.
+    """
+    for name, size in files.items():
+        path = run.output / name
+        found = path.stat().st_size if path.is_file() else None
+        if found is None or found < size:
+            raise AlbertError(
+                f"{path} {'is missing' if found is None else 'was cut'}, "
+                "and so are vectors that were written to it. Remove the "
+                f"folder {run.output}, or choose another output."
             )
 
 
@@ -271,6 +291,7 @@ def _npy_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
     def write(number, begin, table, vectors):
         array[begin : begin + len(vectors)] = vectors
         array.flush()
+        progress["files"][path.name] = path.stat().st_size
 
     return write
 
@@ -281,7 +302,7 @@ def _jsonl_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
     def write(number, begin, table, vectors):
         with open(path, "ab") as file:
             # What an interrupted part has written is written again.
-            file.truncate(progress["bytes"])
+            file.truncate(progress["files"].get(path.name, 0))
             for row, vector in zip(table.rows, vectors, strict=True):
                 # 9 digits tell all numbers of float32 apart.
                 values = [float(f"{x:.9g}") for x in vector.tolist()]
@@ -295,7 +316,7 @@ def _jsonl_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
                 file.write(f"{line}\n".encode(errors="backslashreplace"))
             file.flush()
             os.fsync(file.fileno())
-            progress["bytes"] = file.tell()
+            progress["files"][path.name] = file.tell()
 
     return write
 
@@ -339,6 +360,7 @@ def _parquet_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
             parquet.write_table(
                 columns.append_column(COLUMN, lists), unfinished
             )
+        progress["files"][f"{NAME}/{path.name}"] = path.stat().st_size
 
     return write
 

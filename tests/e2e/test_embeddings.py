@@ -621,7 +621,9 @@ def test_numbers_and_files(folder, model, tmp_path, monkeypatch):
 
 @pytest.mark.on_torch
 @pytest.mark.parametrize("to", ["npy", "jsonl", "parquet"])
-def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
+def test_an_interrupted_run_goes_on(
+    folder, model, tmp_path, monkeypatch, capsys, to
+):
     """Parts that are written are not computed again, and none is lost."""
     monkeypatch.setattr(embedding, "ROWS_AT_ONCE", 2)
     texts = [f"the fox {number}" for number in range(7)]
@@ -641,6 +643,7 @@ def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
         embed(folder, tmp_path, "parts", data, f"--to={to}")
     with pytest.raises(ka.AlbertError, match=r"no finished vectors\.npy"):
         ka.read_vectors(tmp_path / "parts")
+    check_that_lost_files_are_named(capsys, folder, tmp_path, data, to)
     parts = embed(folder, tmp_path, "parts", data, f"--to={to}")
     assert done == [texts[i] for i in (0, 2, 4, 4, 6)]
     names = [p.relative_to(whole) for p in whole.rglob("*") if p.is_file()]
@@ -651,7 +654,20 @@ def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
             assert same, name
     # Finished: nothing is computed.
     embed(folder, tmp_path, "parts", data, f"--to={to}")
+    check_that_lost_files_are_named(capsys, folder, tmp_path, data, to)
     assert len(done) == 5
+
+
+def check_that_lost_files_are_named(capsys, folder, tmp_path, data, to):
+    """The command takes no vectors for written that are not there any more."""
+    (file, *_) = (tmp_path / "parts").rglob(f"*.{to}")
+    content = file.read_bytes()
+    for left, words in ((None, "is missing"), (content[:-1], "was cut")):
+        file.unlink() if left is None else file.write_bytes(left)
+        told = {"model": folder / "model", "output": tmp_path / "parts"}
+        said = refused(capsys, "embed", f"--to={to}", data=data, **told)
+        assert re.search(rf"{file.name} {words}.*Remove the folder", said)
+    file.write_bytes(content)
 
 
 def interrupted(folder, tmp_path, **changes):
