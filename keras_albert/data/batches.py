@@ -222,6 +222,9 @@ def epoch_plan(
     All ceil(N / B) batches are full, except the last one. Examples that do not
     fill a batch of their own length share batches with longer ones. `static`
     is the result of `choose_lengths`.
+
+    A single example that is left over gets a second one from the batch before
+    it: losses that compare the examples of a batch teach nothing with one.
     """
     rng = np.random.default_rng((seed, _SHUFFLE, epoch))
     order = rng.permutation(len(lengths))
@@ -236,8 +239,13 @@ def epoch_plan(
     whole = len(rest) // batch_size * batch_size
     batches += list(rest[:whole].reshape(-1, batch_size))
     batches = [batches[i] for i in rng.permutation(len(batches))]
-    if whole < len(rest):
-        batches.append(rest[whole:])
+    last = rest[whole:]
+    if len(last) == 1 and batches and batch_size > 2:
+        *batches, before = batches
+        batches.append(before[:-1])
+        last = np.append(last, before[-1])
+    if len(last):
+        batches.append(last)
     return [(each, _length_of(each, lengths, static)) for each in batches]
 
 

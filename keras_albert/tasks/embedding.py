@@ -231,8 +231,12 @@ class _VectorTask(LearnedTask):
         return {}  # it would depend on which rows share a batch
 
     def linear_outputs(self, train, held_out, names):
-        """TF-IDF vectors of the held-out texts, as sparse rows [T, D]."""
-        found = word_vectors(_texts_of(train), held_out)
+        """TF-IDF vectors of the held-out texts, as sparse rows [T, D].
+
+        Frequencies of words are counted in the held-out texts themselves, as
+        by `evaluate`, which knows no others.
+        """
+        found = word_vectors(_texts_of(held_out), held_out)
         return None if found is None else found[0]
 
 

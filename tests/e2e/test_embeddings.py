@@ -104,6 +104,8 @@ def test_pairs(folder, tmp_path, capsys):
         f"{found['recall_at_1']:.3f}, recall at 10 {found['recall_at_10']:.3f}"
     ) in said
     said = run("evaluate", model=output, data=folder / "pairs.held.jsonl")
+    of_words = f"the cosine of TF-IDF vectors: mrr {report['bag_of_words']:.3f}"
+    assert of_words in said
     for name in ("mrr", "recall_at_1", "recall_at_10", "ndcg_at_10"):
         assert f"{name.replace('_', ' ')} {report[name]:.3f}" in said
     card = (output / "README.md").read_text()
