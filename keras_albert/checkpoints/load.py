@@ -53,6 +53,7 @@ from keras_albert.training.model_folder import (
     TASK_FILE,
     ModelFolder,
     point_to_best_seed,
+    point_to_exported,
 )
 
 # organization/name, and no path of a file or of a folder above.
@@ -228,6 +229,7 @@ def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
         )
     if path.is_dir():
         point_to_best_seed(path)
+        point_to_exported(path)
         names = sorted(each.name for each in path.iterdir())
         held = ", ".join(names[:SHOWN_FILES]) or "nothing"
         more = ", ..." if len(names) > SHOWN_FILES else ""

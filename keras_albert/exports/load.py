@@ -14,11 +14,14 @@ from keras_albert.storage import checksum_of_folder, local_path, read_json
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.task_file import check_task
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.model_folder import TASK_FILE, ModelFolder
+from keras_albert.training.model_folder import (
+    ASIDE,
+    EXPORT_FILE,
+    TASK_FILE,
+    ModelFolder,
+)
 
 SAVED_MODEL_FILE = "saved_model.pb"
-EXPORT_FILE = "export.json"
-ASIDE = "assets.extra"  # folder in a SavedModel that servers ignore
 # Names of the output of models that have a single one.
 LOGITS, VECTOR = "logits", "embedding"
 # Name of the output of graphs that stop early: how many layers were computed.

@@ -37,8 +37,6 @@ from keras_albert.exports.config import (
 )
 from keras_albert.exports.litert import LITERT_FILE, write_litert
 from keras_albert.exports.load import (
-    ASIDE,
-    EXPORT_FILE,
     SAVED_MODEL_FILE,
     load_exported,
     newest_version,
@@ -60,7 +58,7 @@ from keras_albert.storage import (
     written_whole,
 )
 from keras_albert.tasks.config import CUT, EarlyExit
-from keras_albert.training.model_folder import TASK_FILE
+from keras_albert.training.model_folder import ASIDE, EXPORT_FILE, TASK_FILE
 
 
 def export(

@@ -19,6 +19,7 @@ from keras_albert.data.tables import (
 )
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
+from keras_albert.finetuning.model import head_options
 from keras_albert.finetuning.option_checks import measuring
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.flops import encoder_flops
@@ -28,7 +29,11 @@ from keras_albert.tasks.question_answering.config import (
 )
 from keras_albert.tasks.registry import ALL_TASKS, read_split
 from keras_albert.tasks.task import LABEL
-from keras_albert.text.tokenizer import SHORTEST_PAIR, SHORTEST_SINGLE
+from keras_albert.text.tokenizer import (
+    SHORTEST_PAIR,
+    SHORTEST_SINGLE,
+    Tokenizer,
+)
 from keras_albert.training.speed import Work, matrix_product_peak
 
 # If nothing is held out, this many training rows are scored at the end, which
@@ -110,6 +115,23 @@ def read_tables(run: FinetuneRun) -> Tables:
             "--validation."
         )
     return tables
+
+
+def check_tables(
+    run: FinetuneRun,
+    tables: Tables,
+    tokenizer: Tokenizer,
+    config: AlbertConfig,
+) -> None:
+    """Raises AlbertError if nothing can be learned from the tables.
+
+    `config` is that of the model that is fine-tuned.
+    """
+    task, options = ALL_TASKS[run.task], head_options(run)
+    dropout = config.hidden_dropout_prob + config.attention_probs_dropout_prob
+    task.check_training(tables.train, options, tokenizer, dropout)
+    for table in filter(None, (tables.train, tables.held_out)):
+        task.check_target(table, options)
 
 
 def _read_tables(run: FinetuneRun) -> Tables:

@@ -19,6 +19,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.finetuning.data import (
     Tables,
+    check_tables,
     held_out_line,
     longest_row,
     read_tables,
@@ -180,7 +181,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     run = continuing(run, source)
     config = finetuned_config(run, pretrained.config)
     devices.check(config)
-    _check_tables(run, tables, config)
+    check_tables(run, tables, tokenizer, config)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
     options = names, length, reading, run.long_texts
@@ -251,16 +252,6 @@ def _taught(
     deciding = teacher.deciding(measured_on)
     score = task.measure(outputs, deciding, names).values[task.best]
     return examples, teacher.checksum, score
-
-
-def _check_tables(
-    run: FinetuneRun, tables: Tables, config: AlbertConfig
-) -> None:
-    task, options = ALL_TASKS[run.task], head_options(run)
-    dropout = config.hidden_dropout_prob + config.attention_probs_dropout_prob
-    task.check_training(tables.train, options, dropout)
-    for table in filter(None, (tables.train, tables.held_out)):
-        task.check_target(table, options)
 
 
 def _finetune_seeds(

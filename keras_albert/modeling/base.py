@@ -24,7 +24,6 @@ from keras_albert.errors import (
 )
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.private_apis import KeepsJaxState, sublayers
-from keras_albert.storage import local_path
 
 if TYPE_CHECKING:
     from keras_albert.modeling.labels import Classes
@@ -218,7 +217,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 "vocabulary is written by model.save_to_preset."
             )
         if isinstance(filepath, str | os.PathLike):
-            filepath = local_path(filepath)
+            filepath = os.path.expanduser(filepath)
         super().save(filepath, *args, **kwargs)
 
     def export(

@@ -192,8 +192,9 @@ class EmbeddingOptions:
             )
         if self.loss == "regression" and not self.score_range:
             raise AlbertError(
-                "`embedding.loss` regression needs the range of the scores. "
-                "Give --embedding.score-range, such as 0 5."
+                "`embedding.loss` regression is for scores of pairs, and needs "
+                "their range. Give --task similarity and "
+                "--embedding.score-range, such as 0 5."
             )
 
 

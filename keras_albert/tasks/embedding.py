@@ -245,6 +245,17 @@ def _texts_of(table: Table) -> list[Sequence[str]]:
     return [table.values[n] for n in table.values if n != LABEL]
 
 
+def _plain_pairs(
+    table: Table, tokenizer: Tokenizer
+) -> tuple[list[str], list[str]]:
+    """The texts and their partners, as the vocabulary distinguishes them."""
+    texts, partners = (
+        [normalize(text, **tokenizer.settings) for text in table.values[name]]
+        for name in ("text", PAIR)
+    )
+    return texts, partners
+
+
 def word_vectors(
     texts: Sequence[Sequence[str]], table: Table, others: Sequence[str] = ()
 ) -> tuple[list, sparse.csr_matrix] | None:
@@ -339,8 +350,8 @@ class Embedding(_VectorTask):
             embedding.temperature, embedding.symmetric, embedding.dimensions
         )
 
-    def check_training(self, train, options, dropout):
-        texts, partners = train.values["text"], train.values[PAIR]
+    def check_training(self, train, options, tokenizer, dropout):
+        texts, partners = _plain_pairs(train, tokenizer)
         same = texts == partners
         if len(texts) == 1:
             raise AlbertError(
@@ -446,13 +457,14 @@ class Similarity(_VectorTask):
             embedding.dimensions,
         )
 
-    def check_training(self, train, options, dropout):
+    def check_training(self, train, options, tokenizer, dropout):
+        texts, partners = _plain_pairs(train, tokenizer)
         if len(set(train.values[LABEL])) == 1:
             raise AlbertError(
                 f"{train.path}: all scores are {train.values[LABEL][0]:g}: "
                 "there is no order to learn. Give pairs of several scores."
             )
-        if train.values["text"] == train.values[PAIR]:
+        if texts == partners:
             raise AlbertError(
                 f"{train.path}: both texts of every pair are equal, so that "
                 "their cosine is 1 in any model. Give pairs of different texts."

@@ -325,7 +325,11 @@ class LearnedTask(Task):
         return self.loss(names)
 
     def check_training(
-        self, train: Table, options: HeadOptions, dropout: float
+        self,
+        train: Table,
+        options: HeadOptions,
+        tokenizer: Tokenizer,
+        dropout: float,
     ) -> None:
         """Raises AlbertError if nothing can be learned from a table.
 

@@ -31,6 +31,9 @@ from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 from keras_albert.training.run_folder import SEED_FOLDER, finished_report
 
 MODEL_FILE, TASK_FILE = "model.keras", "task.json"
+# The settings of an exported model; and the folder that holds them in a
+# SavedModel, which servers ignore.
+EXPORT_FILE, ASIDE = "export.json", "assets.extra"
 # What task.json says of a model that was only pretrained; and of one that was
 # not trained by this package, which may have no vocabulary.
 PRETRAINING, WEIGHTS = "pretraining", "weights"
@@ -104,6 +107,8 @@ class ModelFolder:
         tokenizer = None
         if task.get("task") != WEIGHTS or (folder / VOCAB_FILE).is_file():
             tokenizer = Tokenizer(folder)
+        if not (folder / MODEL_FILE).is_file():
+            point_to_exported(folder)
         model = read_own(folder / MODEL_FILE)
         if (folder / CONFIG_FILE).is_file():
             config = AlbertConfig.from_json(folder / CONFIG_FILE)
@@ -135,6 +140,16 @@ def point_to_best_seed(folder: Path) -> None:
         raise AlbertError(
             f"{folder}: the folder of several runs. Give one of them; the best "
             f"is {best}."
+        )
+
+
+def point_to_exported(folder: Path) -> None:
+    """Raises AlbertError for the folder of an exported model."""
+    places = ("", f"{ASIDE}/", f"*/{ASIDE}/")
+    if any(any(folder.glob(f"{place}{EXPORT_FILE}")) for place in places):
+        raise AlbertError(
+            f"{folder}: an exported model, which is a program for servers and "
+            "devices. Give the folder that was exported; `check` compares both."
         )
 
 

@@ -309,7 +309,7 @@ BAD = {
         "--embedding.score-range 0 5 --validation=outside.jsonl": (
             r"outside.jsonl:2: the score must be from 0 to 5.*5.5"
         ),
-        "--embedding.loss=regression": "needs the range of the scores",
+        "--embedding.loss=regression": "is for scores of pairs, .*their range",
         "--embedding.loss=regression --embedding.temperature=1": (
             "`embedding.temperature` is for rankings. Received: 1"
         ),
@@ -336,6 +336,7 @@ BAD = {
         ),
         "--batch-size=1": "a batch of one example has no negatives",
         "--train=same.tsv": "all partners are equal",
+        "--train=case.tsv --dropout=0": "every text is its own partner",
     },
 }
 
@@ -352,6 +353,7 @@ def test_bad_input(folder, tmp_path, capsys, monkeypatch, table, options):
     equal = [f"the fox\tthe fox\t{x % 6}\n" for x in range(60)]
     Path("equal.tsv").write_text("text\tpair\tlabel\n" + "".join(equal))
     Path("same.tsv").write_text("a\tb\n" + "the fox\tthe fox\n" * 60)
+    Path("case.tsv").write_text("a\tb\n" + "the fox\tThe Fox\na\tA\n" * 60)
     told = settings(folder, tmp_path / "model", table)
     of_task = PAIRS if table == "pairs" else ["--task=similarity"]
     given = *LEARNING, *of_task, *options.split()

@@ -256,6 +256,20 @@ def test_errors_say_what_was_meant(call, kind, message):
         call()
 
 
+@pytest.mark.on_torch
+@pytest.mark.parametrize("place", ["", "assets.extra", "1/assets.extra"])
+@pytest.mark.parametrize("load", [ka.load, ka.Predictor.load])
+def test_an_export_is_no_model(tmp_path, sources, place, load):
+    """Of LiteRT and ONNX; a version of a SavedModel; the folder of these."""
+    folder = tmp_path / place
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("task.json", "spiece.model", "spiece.json"):
+        shutil.copy(sources["folder"] / name, folder)
+    (folder / "export.json").write_text("{}")
+    with pytest.raises(ka.AlbertError, match="an exported model"):
+        load(tmp_path)
+
+
 @pytest.mark.any_backend
 def test_repr_says_what_it_is(sources):
     model = ka.AlbertForSequenceClassification(
