@@ -48,6 +48,8 @@ KINDS = {
     "tokens": ("tokens", ABC, {}),
     "answer": ("SQuAD-1.1", None, {}),
     "answer or none": ("SQuAD-2.0", NAMES, {}),
+    "early exit": ("classification", ABC, {}),
+    "ensemble": ("classification", ABC, {}),
 }
 # These have thresholds, which half of the texts PLAIN exceed.
 TUNED = ("pairs", "multilabel")
@@ -62,12 +64,19 @@ PLAIN = [
 _EVERYWHERE = {"serving_default", "token_ids", "embed", "tokenize"}
 _MORE = {
     "classification": {"classify"},
+    "early exit": {"classify"},
+    "ensemble": {"classify"},
     "pairs": {"pair"},
     "regression": {"pair"},
 }
 SIGNATURES = {kind: _EVERYWHERE | _MORE.get(kind, set()) for kind in KINDS}
 NO_WORD = {"words": "", "labels": "", "scores": 0, "start": -1, "end": -1}
-READS_PAIRS = KINDS.keys() - {"classification", "multilabel", "tokens"}
+READS_PAIRS = {name for name, each in KINDS.items() if each[2]} | {
+    "choice",
+    "question and choice",
+    "answer",
+    "answer or none",
+}
 
 Row = dict[str, object]
 softmax = functools.partial(special.softmax, axis=-1)
@@ -77,8 +86,14 @@ def random_predictor(tokenizer, kind, reading=READING):
     task, names, columns = KINDS[kind]
     # Wider than the vocabulary, as released models may be.
     config = TEXT_CONFIG.replace(vocab_size=tokenizer.vocab_size + 3)
-    backbone = ka.AlbertBackbone(config)
-    model = ALL_TASKS[task].head(backbone, names, HeadOptions())
+    options, rule = HeadOptions(), None
+    if kind == "early exit":
+        config = config.replace(num_hidden_layers=3)
+        options, rule = HeadOptions(exits="own"), ka.EarlyExit(patience=1)
+    model = ALL_TASKS[task].head(ka.AlbertBackbone(config), names, options)
+    if kind == "ensemble":
+        other = ALL_TASKS[task].head(ka.AlbertBackbone(config), names, options)
+        model = ka.AlbertEnsemble([model, other])
     # Op by op: no time goes into tracing for each batch size.
     model.compile(run_eagerly=True, jit_compile=False)
     reads = "context" in ALL_TASKS[task].inputs(ka.TableColumns())
@@ -91,6 +106,7 @@ def random_predictor(tokenizer, kind, reading=READING):
         lengths=(16, longest),
         columns=ka.TableColumns(**columns),
         reading=reading if reads else None,
+        early_exit=rule,
     )
     if kind not in TUNED:
         return predictor
@@ -259,7 +275,10 @@ def outputs_of(
     x = {name: np.array([row], "int32") for name, row in x.items()}
     if "choices" in ALL_TASKS[predictor.task].inputs(predictor.columns):
         x = {name: row[:, None] for name, row in x.items()}
-    outputs = predictor.model(x)
+    if predictor.early_exit is None:
+        outputs = predictor.model(x)
+    else:
+        outputs = predictor.layer_by_layer.with_layers(predictor.model, x)
     if not isinstance(outputs, dict):
         outputs = {"logits": outputs}
     return {name: np.asarray(value) for name, value in outputs.items()}

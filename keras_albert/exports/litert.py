@@ -26,7 +26,9 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
     from keras_albert.exports.saved_model.signatures import serving_module
 
     check_not_quantized(predictor.model)
-    module, signatures = serving_module(predictor, only={"token_ids"})
+    module, signatures = serving_module(
+        predictor, only={"token_ids"}, rows_leave=False
+    )
     function = signatures["token_ids"]
     with tempfile.TemporaryDirectory() as folder:
         # Only a conversion from a SavedModel keeps the names of the outputs.

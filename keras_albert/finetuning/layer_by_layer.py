@@ -57,6 +57,19 @@ class LayerByLayer:
         other.rows = other.layers = 0
         return other
 
+    @property
+    def needs_all_layers(self) -> bool:
+        """Whether no example stops early, so that the model computes as well.
+
+        Then it should, since this class rounds otherwise.
+        """
+        return self._rule.needs_all(self._model.config.num_hidden_layers)
+
+    def count_all(self, rows: int) -> None:
+        """Counts rows that the model has computed in place of this object."""
+        self.rows += rows
+        self.layers += rows * self._model.config.num_hidden_layers
+
     def _compile(self) -> None:
         model = self._model
         self._variables = model.variables

@@ -171,6 +171,9 @@ class TaskModel:
         plan = sorted_plan(features.lengths, np.array(lengths), batch_size)
         if compute is None and self.early_exit is not None:
             compute = self.layer_by_layer
+            if compute.needs_all_layers:
+                compute.count_all(len(features))
+                compute = None
         compute = compute or self.definition.compute
         # LayerByLayer chooses the number of rows itself.
         fills = few_shapes and not isinstance(compute, LayerByLayer)

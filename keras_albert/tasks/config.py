@@ -83,6 +83,10 @@ class EarlyExit:
                     f"`patience`. Received: {given[0]}. Leave it out."
                 )
 
+    def needs_all(self, layers: int) -> bool:
+        """Whether no example stops early in a model of so many layers."""
+        return layers in (self.patience, self.layers)
+
 
 def check_long_texts(
     given: str, task: str, columns: TableColumns | None

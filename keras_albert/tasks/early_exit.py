@@ -9,6 +9,7 @@ from scipy import special
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel, quantized_paths
 from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.tasks.config import EarlyExit
 
 
@@ -71,6 +72,12 @@ def layers_used(
 
 def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
     """Raises AlbertError unless the rule fits the model, in float weights."""
+    if not isinstance(rule, EarlyExit):
+        raise AlbertError(
+            "`early_exit` must be a rule such as keras_albert.EarlyExit("
+            f"patience=2), or None. Received: {rule!r:.60}."
+        )
+    check_is_one(model)
     count = model.config.num_hidden_layers
     problem = getattr(model, "problem", None)
     if not hasattr(model, "exits"):
@@ -115,6 +122,17 @@ def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
         raise AlbertError(
             "early exit needs float weights. Received: a model in int8. "
             "Take the model from before `quantize`."
+        )
+
+
+def check_is_one(model: AlbertModel) -> None:
+    """Raises AlbertError for several models that are averaged."""
+    if isinstance(model, AlbertEnsemble):
+        raise AlbertError(
+            "several models whose predictions are averaged do not stop early, "
+            "as each would stop after another layer. Received: "
+            f"{len(model.members)} models. Give one of them, or average their "
+            "weights (--average weights)."
         )
 
 

@@ -21,13 +21,19 @@ Tensors = dict[str, tf.Tensor]
 
 
 def early_outputs(
-    model: AlbertForSequenceClassification, rule: EarlyExit, rows: Tensors
+    model: AlbertForSequenceClassification,
+    rule: EarlyExit,
+    rows: Tensors,
+    rows_leave: bool = True,
 ) -> Tensors:
     """`logits` float32 [R, C], and `layers` int32 [R], how many were needed.
 
-    `rows` are the inputs; rows that have their answer leave the loop.
+    `rows` are the inputs. Rows that have their answer leave the loop; or, with
+    `rows_leave=False`, they stay until all have it, and the shapes of all
+    tensors are known as soon as those of the inputs are. The CompiledModel of
+    LiteRT needs that.
     """
-    exits = _Exits(model, rule)
+    exits = _Exits(model, rule, rows_leave)
     x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
     bias = attention_bias(padding_mask_of(rows), None, x.dtype)
     if rule.layers is not None:  # no row is asked whether it stops
@@ -49,14 +55,25 @@ def early_outputs(
         shape_invariants=(shapes,),
         parallel_iterations=1,
     )
-    return {"logits": state["logits"], "layers": state["layers"]}
+    found = {"logits": state["logits"], "layers": state["layers"]}
+    if rows_leave:
+        return found
+    # The CompiledModel of LiteRT 2.3 does not copy what a loop returns to its
+    # outputs, which stay 0. It copies the result of any other operation.
+    ran = state["layer"] > 0
+    return {name: x * tf.cast(ran, x.dtype) for name, x in found.items()}
 
 
 class _Exits:
     """What an iteration of the loop consists of; all layers are the same."""
 
-    def __init__(self, model: AlbertForSequenceClassification, rule: EarlyExit):
-        self._model, self._rule = model, rule
+    def __init__(
+        self,
+        model: AlbertForSequenceClassification,
+        rule: EarlyExit,
+        rows_leave: bool,
+    ):
+        self._model, self._rule, self._rows_leave = model, rule, rows_leave
         self.blocks = model.backbone.encoder.weights_of(0)
         self._kernels, self._biases = classifiers_of(model)
 
@@ -71,12 +88,15 @@ class _Exits:
         return logits + tf.gather(self._biases, layer)
 
     def answered(self, state: Tensors, x: tf.Tensor) -> Tensors:
-        """The state after a layer, whose input is `x`."""
+        """The state after a layer, whose input is `x`.
+
+        `state` is that of the rows that are in the loop, after the layer
+        before.
+        """
         config, bias = self._model.config, state["bias"]
         x, context = up_to_attention(config, self.blocks, x, bias)
         logits = self.logits(x, context, state["layer"])
         layer = state["layer"] + 1
-        places = state["rows"][:, tf.newaxis]
         stops, answers, agreements = stops_after(
             self._rule,
             self._model.problem,
@@ -85,30 +105,41 @@ class _Exits:
             state["answers"],
             state["agreements"],
         )
-        kept = tf.where(~stops)[:, 0]
-        going_on = {
+        going = state["going"]
+        of_rows = {
             "x": x,
             "context": context,
             "bias": bias,
             "rows": state["rows"],
+            "going": going & ~stops,
             "answers": answers,
             "agreements": agreements,
         }
-        return {
-            "layer": layer,
-            **{name: tf.gather(each, kept) for name, each in going_on.items()},
-            "logits": tf.tensor_scatter_nd_update(
-                state["logits"], places, logits
-            ),
-            "layers": tf.tensor_scatter_nd_update(
-                state["layers"], places, tf.fill(tf.shape(stops), layer)
-            ),
-        }
+        if self._rows_leave:
+            places = state["rows"][:, tf.newaxis]
+            kept = tf.where(~stops)[:, 0]
+            of_rows = {k: tf.gather(x, kept) for k, x in of_rows.items()}
+            found = {
+                "logits": tf.tensor_scatter_nd_update(
+                    state["logits"], places, logits
+                ),
+                "layers": tf.tensor_scatter_nd_update(
+                    state["layers"], places, tf.fill(tf.shape(stops), layer)
+                ),
+            }
+        else:
+            found = {
+                "logits": tf.where(
+                    going[:, tf.newaxis], logits, state["logits"]
+                ),
+                "layers": tf.where(going, layer, state["layers"]),
+            }
+        return {"layer": layer, **of_rows, **found}
 
     def goes_on(self, state: Tensors) -> tf.Tensor:
         """Whether a row has no answer yet, and there is another layer."""
         is_left = state["layer"] < self._model.config.num_hidden_layers
-        return (tf.size(state["rows"]) > 0) & is_left
+        return tf.reduce_any(state["going"]) & is_left
 
     def next_layer(self, state: Tensors) -> Tensors:
         """Completes a layer for the rows that go on, and adds the next one."""
@@ -127,8 +158,9 @@ def _before_the_layers(
     return {
         "layer": tf.constant(0),
         "bias": bias,
-        # the numbers of the rows that go on
+        # the numbers of the rows in the loop, and which have no answer yet
         "rows": tf.range(count),
+        "going": tf.ones([count], tf.bool),
         "answers": tf.zeros([count, width]),
         "agreements": tf.zeros([count], tf.int32),
         "logits": tf.zeros([count, model.num_labels]),

@@ -58,15 +58,24 @@ class ServingGraph:
 
     `inputs` are the fields that a prediction needs, `output` is the name of
     the output if there is a single one, and `weights` the data type in which
-    weights are stored; `scope` says when 16 bits are cast.
+    weights are stored; `scope` says when 16 bits are cast. `rows_leave` says
+    what becomes of rows that have an answer early, see `early_outputs`.
     """
 
-    def __init__(self, use: Use, inputs: list[str], output: str, weights: str):
+    def __init__(
+        self,
+        use: Use,
+        inputs: list[str],
+        output: str,
+        weights: str,
+        rows_leave: bool = True,
+    ):
         if use.early_exit is not None:
             check_can_export(use.model)
         self.use = use
         self.inputs = inputs
         self.output = output
+        self._rows_leave = rows_leave
         self.tokenizer = GraphTokenizer(use.tokenizer)
         # Further objects with tables or weights that a function needs: a
         # SavedModel only contains what is reachable from its attributes.
@@ -125,8 +134,8 @@ class ServingGraph:
                 for name, row in rows.items()
             }
         with self.scope():
-            if self.use.early_exit is not None:
-                return early_outputs(model, self.use.early_exit, rows)
+            if (rule := self.use.early_exit) is not None:
+                return early_outputs(model, rule, rows, self._rows_leave)
             outputs = model(rows, training=False)
         return outputs if isinstance(outputs, dict) else {self.output: outputs}
 

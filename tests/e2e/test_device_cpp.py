@@ -30,6 +30,7 @@ LITERT = importlib.util.find_spec("ai_edge_litert")
 LIBRARY = Path(LITERT.origin).parent / "libLiteRt.so"
 SOURCE = Path(__file__).parents[2] / "examples" / "device"
 ANSWERED = ("classification", "pairs", "regression", "multilabel")
+ANSWERED += ("early exit", "ensemble")
 # Prints each line of the input as the tokenizer normalizes it, in both ways.
 NORMALIZING = """
 #define main unused

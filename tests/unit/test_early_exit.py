@@ -1,5 +1,6 @@
 """Models with exits, and inference that stops before the last layer."""
 
+import dataclasses
 import inspect
 from types import SimpleNamespace
 
@@ -351,6 +352,19 @@ def with_texts(tokenizer):
     return model
 
 
+@pytest.mark.parametrize("option", ["patience", "layers"])
+def test_a_rule_by_which_nothing_stops(with_texts, option):
+    """Then every number is exactly that of the plain model."""
+    plain = ka.Predictor(with_texts)
+    rule = EarlyExit(**{option: CONFIG.num_hidden_layers})
+    ruled = dataclasses.replace(plain, early_exit=rule)
+    texts = ["the fox", "a barn in the village", "the old house near London"]
+    expected = plain.probabilities(texts)
+    np.testing.assert_array_equal(ruled.probabilities(texts), expected)
+    computed = ruled.layer_by_layer
+    assert (computed.rows, computed.layers) == (3, 9)
+
+
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("form", "rule"),
@@ -534,6 +548,7 @@ def test_rules_that_do_not_fit():
         with pytest.raises(AlbertError, match=words):
             EarlyExit(**options)
     number = model_with("shared", problem="regression")
+    two = ka.AlbertEnsemble([number, model_with("shared", "regression")])
     one, half = EarlyExit(patience=1), EarlyExit(confidence=0.5)
     for model, rule, words in (
         (model_with(None), one, "finetune --exits own"),
@@ -543,6 +558,8 @@ def test_rules_that_do_not_fit():
         (model_with("own"), EarlyExit(patience=1, tolerance=1.0), "Leave it"),
         (number, half, "no probability.*confidence=0.5"),
         (number, one, "needs `tolerance`"),
+        (number, {"patience": 1}, "must be a rule.*'patience': 1"),
+        (two, one, "2 models.*average weights"),
     ):
         with pytest.raises(AlbertError, match=words):
             LayerByLayer(model, rule)

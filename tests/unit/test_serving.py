@@ -163,7 +163,8 @@ def test_signatures(served, kind):
 @example(MANY)
 def test_one_label(served, tokenizer, graph, texts):
     assume_no_ties(tokenizer, graph, texts)
-    check(served("classification"), text=texts)
+    for kind in ("classification", "early exit", "ensemble"):
+        check(served(kind), text=texts)
 
 
 @FEW

@@ -24,6 +24,7 @@ def serving_module(
     predictor: Predictor,
     weights: str = "float32",
     only: Collection[str] | None = None,
+    rows_leave: bool = True,
 ) -> tuple[tf.Module, Signatures]:
     """The module and the signatures that `tf.saved_model.save` takes.
 
@@ -42,13 +43,16 @@ def serving_module(
     Weights in "bfloat16" or "float16" are cast when the model is called, but
     for matrices of a layer that computes in the same data type. A quantized
     model cannot be stored in 16 bits, as its scales might not fit.
+
+    `rows_leave` is that of `tasks.early_exit_graph.early_outputs`.
     """
     check_choice("weights", weights, WEIGHTS)
     if weights != "float32":
         check_not_quantized(predictor.model)
     task = predictor.definition
     inputs = list(task.inputs(predictor.columns))
-    graph = ServingGraph(predictor, inputs, task.serving.output, weights)
+    output = task.serving.output
+    graph = ServingGraph(predictor, inputs, output, weights, rows_leave)
     functions = {
         "token_ids": graph.token_ids,
         "embed": graph.embed,
