@@ -156,7 +156,7 @@ def not_a_path(source) -> str:
     kind = type(source)
     received = f"Received: {kind.__name__} of {kind.__module__.split('.')[0]}."
     if isinstance(source, AlbertModel):
-        remedy = "the model itself"
+        remedy = "the model itself, or keras_albert.AlbertEnsemble of several,"
     elif hasattr(source, "save_to_preset"):  # of KerasHub
         remedy = "keras_albert.from_keras_hub(model)"
     elif hasattr(source, "save_pretrained"):  # of transformers

@@ -84,7 +84,8 @@ def export(
 
     Args:
         model: a model of this package, for example after `fit`; a Predictor; a
-            source of `keras_albert.load`; or a list of them, for an ensemble.
+            source of `keras_albert.load`; or, for an ensemble, a list of such
+            sources, or an AlbertEnsemble of models in memory.
         output: a new folder, or that of the versions of a SavedModel.
         format: "saved_model"; or "litert" or "onnx", which take token ids.
         weights: data type of stored weights. saved_model: float32, bfloat16,

@@ -105,11 +105,12 @@ def exit_curve(
         layers = layers_used(rule, model.problem, logits)
         found = list(logits[np.arange(len(logits)), layers - 1])
         scores = task.measure(found, features, predictor.labels)
-        compute = by_layer.with_rule(rule)
-        for each in (None, compute):
-            seconds(each)  # compiles
-        # One directly after the other, since machines are not steady.
-        times = [seconds(compute) / seconds(None) for _ in range(TIMES)]
+        compute, times = by_layer.with_rule(rule), [1.0]
+        if not compute.needs_all_layers:
+            for each in (None, compute):
+                seconds(each)  # compiles
+            # One directly after the other, since machines are not steady.
+            times = [seconds(compute) / seconds(None) for _ in range(TIMES)]
         score, used = scores.values[task.best], float(layers.mean())
         points.append(ExitPoint(rule, score, used, statistics.median(times)))
     return points

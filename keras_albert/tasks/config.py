@@ -42,7 +42,8 @@ class EarlyExit:
     Args:
         patience: stop as soon as so many layers in a row have agreed with the
             layer before them (Zhou et al. 2020, arXiv:2006.04152, section 3.2).
-            A patience equal to the number of layers stops no example early.
+            A patience of one less than the number of layers, or more, stops
+            no example early.
         confidence: stop as soon as the most probable answer (of several
             labels, the answer for each of them) has this probability or more.
         layers: stop every example after this many layers.
@@ -83,9 +84,16 @@ class EarlyExit:
                     f"`patience`. Received: {given[0]}. Leave it out."
                 )
 
-    def needs_all(self, layers: int) -> bool:
-        """Whether no example stops early in a model of so many layers."""
-        return layers in (self.patience, self.layers)
+    def layers_of_all(self, count: int) -> int | None:
+        """After how many layers every example stops, of `count` layers.
+
+        None if the examples differ. The first layer has none before it with
+        which it could agree, and the last one stops all in any case: with a
+        patience of `count` - 1 no example stops early.
+        """
+        if self.patience is not None and self.patience >= count - 1:
+            return count
+        return self.layers
 
 
 def check_long_texts(

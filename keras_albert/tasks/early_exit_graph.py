@@ -36,12 +36,13 @@ def early_outputs(
     exits = _Exits(model, rule, rows_leave)
     x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
     bias = attention_bias(padding_mask_of(rows), None, x.dtype)
-    if rule.layers is not None:  # no row is asked whether it stops
-        blocks = exits.blocks * rule.layers
+    layers = rule.layers_of_all(model.config.num_hidden_layers)
+    if layers is not None:  # no row is asked whether it stops
+        blocks = exits.blocks * layers
         x, context = up_to_attention(model.config, blocks, x, bias)
         return {
-            "logits": exits.logits(x, context, rule.layers - 1),
-            "layers": tf.fill(tf.shape(x)[:1], rule.layers),
+            "logits": exits.logits(x, context, layers - 1),
+            "layers": tf.fill(tf.shape(x)[:1], layers),
         }
     state = exits.answered(_before_the_layers(model, bias), x)
     shapes = {
@@ -173,7 +174,7 @@ def stops_after(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Computes `tasks.early_exit.Stopping` for a layer of a graph.
 
-    `rule` has a patience or a confidence; a number of layers needs no loop.
+    `rule` has a patience or a confidence: a number of layers needs no loop.
     `layer` is its number, from 1, and `logits` are float32 [R, C]. `answers`,
     float32 [R, K], and `agreements`, int32 [R], are those of the layer before.
     Returns which rows stop, bool [R]; and their answers and agreements.

@@ -75,6 +75,19 @@ def test_patience_by_hand():
 
 
 @pytest.mark.any_backend
+def test_after_how_many_layers_all_stop():
+    """Of five layers. A patience of 3 lets an example stop after four."""
+    for options, expected in (
+        ({"patience": 3}, None),
+        ({"patience": 4}, 5),
+        ({"patience": 5}, 5),
+        ({"layers": 2}, 2),
+        ({"layers": 5}, 5),
+        ({"confidence": 1.0}, None),
+    ):
+        assert EarlyExit(**options).layers_of_all(5) == expected
+
+
 def test_confidence_by_hand():
     """With several labels, that of the least certain of them counts."""
     odds = np.array([[[0.6, 0.4], [0.9, 0.1]], [[0.2, 0.8], [0.5, 0.5]]])
@@ -130,7 +143,7 @@ def test_a_layer_at_a_time(exits, sharing):
             found["logits"], of_layers[rows, expected - 1], atol=1e-5
         )
         assert (expected == 1).sum() == 4 or rule is not half
-    # Nothing stops early with a patience of L: this is the plain model.
+    # Nothing stops early with a patience of L.
     np.testing.assert_allclose(by_layer(model, x), numpy(model(x)), atol=1e-5)
     assert by_layer.layers == count * len(rows)
     empty = {name: value[:0] for name, value in x.items()}
@@ -256,7 +269,12 @@ def test_a_curve(with_texts, monkeypatch):
         features = predictor.features(table)
         points = exit_curve(predictor, features, batch_size=3)
         assert len(points) == rules
-        assert {point.time for point in points} == {0.25}
+        for point in points:  # the rules by which nothing stops are not timed
+            whole = (point.name, point.value) in {
+                ("patience", 2),
+                ("layers", 3),
+            }
+            assert point.time == (1 if whole else 0.25)
         # A tenth of the range of the labels.
         tolerance = None if problem == "single_label" else pytest.approx(0.2)
         assert points[0].rule.tolerance == tolerance
@@ -352,11 +370,11 @@ def with_texts(tokenizer):
     return model
 
 
-@pytest.mark.parametrize("option", ["patience", "layers"])
-def test_a_rule_by_which_nothing_stops(with_texts, option):
-    """Then every number is exactly that of the plain model."""
+@pytest.mark.parametrize("options", [{"patience": 2}, {"layers": 3}])
+def test_a_rule_by_which_nothing_stops(with_texts, options):
+    """Then every number is exactly that of the plain model of three layers."""
     plain = ka.Predictor(with_texts)
-    rule = EarlyExit(**{option: CONFIG.num_hidden_layers})
+    rule = EarlyExit(**options)
     ruled = dataclasses.replace(plain, early_exit=rule)
     texts = ["the fox", "a barn in the village", "the old house near London"]
     expected = plain.probabilities(texts)
@@ -444,8 +462,9 @@ def test_graphs_of_every_problem(problem, rule):
     if keras.backend.backend() == "tensorflow":
         from keras_albert.tasks.early_exit_graph import early_outputs
 
-        outputs = early_outputs(model, rule, x)
-        found.append([outputs[name].numpy() for name in names])
+        for rows_leave in (True, False):
+            outputs = early_outputs(model, rule, x, rows_leave)
+            found.append([outputs[name].numpy() for name in names])
     for logits, layers in found:
         np.testing.assert_array_equal(layers, expected["layers"])
         np.testing.assert_allclose(logits, expected["logits"], atol=1e-5)

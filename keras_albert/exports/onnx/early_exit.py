@@ -26,10 +26,11 @@ def early_outputs(
     """
     add, constant, model = writer.add, writer.constant, writer.model
     exits = _Exits(writer, rule)
-    if rule.layers is not None:  # no row is asked whether it stops
-        first = writer.encoded(inputs, first_only=True, layers=rule.layers)
-        rows, used = add("Shape", first, end=1), constant(rule.layers, "int32")
-        logits = exits.logits(first, constant(rule.layers - 1))
+    layers = rule.layers_of_all(model.config.num_hidden_layers)
+    if layers is not None:  # no row is asked whether it stops
+        first = writer.encoded(inputs, first_only=True, layers=layers)
+        rows, used = add("Shape", first, end=1), constant(layers, "int32")
+        logits = exits.logits(first, constant(layers - 1))
         return logits, add("Expand", used, rows)
     x, bias = writer.embedded(inputs)
     batch = add("Shape", x, end=1)
