@@ -195,6 +195,19 @@ exits() {
         --exits own --seeds 3 --steps 1000 --validate-every 1000 \
         --batch-size 16 --learning-rate 1e-4 --sequence-length 128
 }
+exits_compared() {  # a classifier for each layer, or one for all four
+    for kind in own shared drawn; do
+        finetune "exits-four-$kind" --model pretrained --task SST-2 \
+            --train GLUE --exits "$kind" --depth 4 --seeds 3 --steps 1500 \
+            --validate-every 1500 --sequence-length 64 --learning-rate 3e-4
+        for layers in 1 2 3 4; do
+            for seed in 0 1 2; do
+                evaluate "exits-four-$kind-$layers-$seed" --data GLUE \
+                    --model "exits-four-$kind/seed-$seed" --layers $layers
+            done
+        done
+    done
+}
 curves() {  # with nothing else running
     for run in shared drawn four mrpc; do
         for seed in 0 1 2; do
@@ -213,6 +226,36 @@ distil() {
                 --task SST-2 --train GLUE --depth 1 --steps 1500 \
                 --validate-every 1500 --sequence-length 64 \
                 --learning-rate 3e-4 --seeds 3 $start $teacher
+        done
+    done
+}
+
+narrow() {  # a narrower student, of 128 in place of 256
+    if [ ! -e narrow.json ]; then
+        sed -e 's/"hidden_size": 256/"hidden_size": 128/' \
+            -e 's/"num_attention_heads": 4/"num_attention_heads": 2/' \
+            -e 's/"intermediate_size": 1024/"intermediate_size": 512/' \
+            pretrained/albert_config.json > narrow.json
+    fi
+    for seed in 0 1; do
+        for teacher in "" "--teacher pretrained"; do
+            output=narrow-$seed${teacher:+-taught}
+            if [ ! -e "$output/report.json" ]; then
+                keras-albert pretrain --data shards-train --config narrow.json \
+                    --output "$output" --validation shards-held-out \
+                    --validation-steps 64 --batch-size 32 --steps 3000 \
+                    --warmup-steps 300 --examples.sequence-length 64 \
+                    --examples.masked-lm-prob 0.4 --examples.max-predictions 26 \
+                    --optimizer.optimizer muon --optimizer.learning-rate 0.0015 \
+                    --seed $seed $teacher
+            fi
+        done
+    done
+    for start in narrow-0 narrow-0-taught; do
+        for teacher in "" "--teacher sst"; do
+            finetune "sst-$start${teacher:+-taught}" --model $start \
+                --task SST-2 --train GLUE --steps 1500 --validate-every 1500 \
+                --sequence-length 64 --learning-rate 3e-4 --seeds 3 $teacher
         done
     done
 }

@@ -17,7 +17,10 @@ from keras_albert.checkpoints.huggingface_config import (
     their_config,
     with_head,
 )
-from keras_albert.checkpoints.tokenizer_json import tokenizer_json
+from keras_albert.checkpoints.tokenizer_json import (
+    read_tokenizer_json,
+    tokenizer_json,
+)
 from keras_albert.checkpoints.transfer import (
     copies_agree,
     exported,
@@ -85,11 +88,15 @@ def load_huggingface(
     `dtype`, `loop` and `remat` of AlbertBackbone.
     """
     path = folder / HF_CONFIG_FILE
-    has_vocabulary = (folder / VOCAB_FILE).is_file()
+    tokenizer = None
+    if (folder / VOCAB_FILE).is_file():
+        tokenizer = Tokenizer(folder)
+    elif (folder / TOKENIZER_FILE).is_file():
+        tokenizer = read_tokenizer_json(folder / TOKENIZER_FILE)
     return _read(
         read_json(path),
         lambda: read_tensors(folder),
-        Tokenizer(folder) if has_vocabulary else None,
+        tokenizer,
         gelu,
         backbone,
         str(path),

@@ -1,4 +1,8 @@
-"""Writes a vocabulary as `tokenizer.json` for Hugging Face's tokenizers.
+"""Writes and reads `tokenizer.json` of Hugging Face's tokenizers.
+
+A vocabulary is written in this format, too, since transformers reads
+spiece.model incorrectly. It is read from it where there is no spiece.model:
+transformers 5 and sentence-transformers do not keep that file.
 
 transformers can convert spiece.model itself, but incorrectly. It treats the
 user-defined pieces of SentencePiece, which are "(", ")", "-", "." and others in
@@ -11,10 +15,15 @@ import itertools
 import json
 import sys
 import unicodedata
+from pathlib import Path
+from typing import Any
 
+from keras_albert.errors import AlbertError
+from keras_albert.storage import read_json
 from keras_albert.text.special_tokens import (
     CLS_ID,
     MASK_ID,
+    PAD_ID,
     SEP_ID,
     SPECIAL_PIECES,
     UNK_ID,
@@ -22,6 +31,7 @@ from keras_albert.text.special_tokens import (
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 # The score of pieces that must never be chosen: others have a higher one.
+# transformers adds it to the scores of the same pieces.
 _NEVER = -100.0
 # White space of Python that the character map of SentencePiece drops.
 _SPACES = r"[\x09-\x0d\x1c-\x1f\x85]"
@@ -144,3 +154,79 @@ def _template() -> dict:
             for i in (CLS_ID, SEP_ID)
         },
     }
+
+
+def read_tokenizer_json(path: Path) -> Tokenizer | None:
+    """The vocabulary of a tokenizer.json, as of SentencePiece.
+
+    Its ids are those of the spiece.model that the file was made from, but for
+    numbers with several commas. None if the file has no vocabulary of ALBERT:
+    pieces of a unigram model, the first of which are ALBERT's special pieces.
+
+    Raises AlbertError if the file is damaged.
+    """
+    content = read_json(path)
+    try:
+        model = content["model"]
+        if model["type"] != "Unigram":
+            return None
+        pieces = [(str(piece), float(score)) for piece, score in model["vocab"]]
+        if tuple(piece for piece, _ in pieces[:5]) != SPECIAL_PIECES:
+            return None
+        steps = [*_steps(content.get("normalizer"))]
+        kinds = {step["type"] for step in steps}
+        maps = [
+            base64.b64decode(step["precompiled_charsmap"], validate=True)
+            for step in steps
+            if step["type"] == "Precompiled"
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise AlbertError(
+            f"{path}: not what Hugging Face's tokenizers write ({error!r}). "
+            "Copy the file again, or put the vocabulary's spiece.model beside "
+            "it."
+        ) from None
+    return Tokenizer.from_bytes(
+        _sentencepiece_model(pieces, maps[0] if maps else b""),
+        lower_case="Lowercase" in kinds,
+        keep_accents=not kinds & {"NFKD", "StripAccents"},
+    )
+
+
+def _steps(normalizer: dict[str, Any] | None):
+    """The steps of a normalizer, of which a Sequence has several."""
+    if normalizer is not None and normalizer["type"] == "Sequence":
+        for each in normalizer["normalizers"]:
+            yield from _steps(each)
+    elif normalizer is not None:
+        yield normalizer
+
+
+def _sentencepiece_model(
+    pieces: list[tuple[str, float]], charsmap: bytes
+) -> bytes:
+    """A SentencePiece model of pieces with their scores, serialized."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()
+    kinds = model.SentencePiece.Type
+    for i, (piece, score) in enumerate(pieces):
+        kind = kinds.CONTROL if i < len(SPECIAL_PIECES) else kinds.NORMAL
+        if i == UNK_ID:
+            kind = kinds.UNKNOWN
+        elif kind == kinds.NORMAL and score == 0:
+            kind = kinds.USER_DEFINED  # others have a probability below 1
+        elif score < _NEVER and piece[-1:] == ",":  # by transformers
+            score -= _NEVER
+        model.pieces.add(piece=piece, score=score, type=kind)
+    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
+    model.trainer_spec.vocab_size = len(pieces)
+    model.trainer_spec.pad_id = PAD_ID
+    model.trainer_spec.unk_id = UNK_ID
+    model.trainer_spec.bos_id = CLS_ID
+    model.trainer_spec.eos_id = SEP_ID
+    for name, i in (("unk", UNK_ID), ("bos", CLS_ID), ("eos", SEP_ID)):
+        setattr(model.trainer_spec, f"{name}_piece", SPECIAL_PIECES[i])
+    model.trainer_spec.pad_piece = SPECIAL_PIECES[PAD_ID]
+    model.normalizer_spec.precompiled_charsmap = charsmap
+    return model.SerializeToString()

@@ -4,6 +4,7 @@ Weights are random; see exchange.py.
 """
 
 import json
+import shutil
 import warnings
 
 import numpy as np
@@ -25,6 +26,10 @@ from small import EXCHANGED, marked, same_weights
 import keras_albert as ka
 from keras_albert.checkpoints.huggingface_config import CONFIG_FIELDS
 from keras_albert.checkpoints.names import name_table
+from keras_albert.checkpoints.tokenizer_json import (
+    read_tokenizer_json,
+    tokenizer_json,
+)
 from keras_albert.checkpoints.transfer import imported, weights_of
 
 # Two libraries are compared; the golden numbers of test_tf1_golden.py hold on
@@ -342,6 +347,12 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case, keep_accents):
     theirs.save_pretrained(tmp_path / "again")
     settings = read_json(tmp_path / "again" / "tokenizer_config.json")
     assert settings["do_lower_case"] == lower_case
+    # Read from there, since transformers writes no spiece.model.
+    shutil.copy(tmp_path / "again" / "tokenizer.json", tmp_path / "out")
+    (tmp_path / "out" / "spiece.model").unlink()
+    again = ka.load(tmp_path / "out").tokenizer
+    assert again.settings == tokenizer.settings
+    assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
 
 
 def test_vocabulary_as_released(tmp_path, tokenizer, golden):
@@ -356,6 +367,35 @@ def test_vocabulary_as_released(tmp_path, tokenizer, golden):
     texts = [row["text"].replace("<unk>", "") for row in golden]
     expected = tokenizer.encode_batch(texts)
     assert theirs(texts, add_special_tokens=False)["input_ids"] == expected
+    # The released vocabulary, as transformers itself converts it.
+    own = transformers.AlbertTokenizer.from_pretrained(tmp_path / "out")
+    for found in (theirs, own):
+        found.save_pretrained(tmp_path / "saved")
+        read = read_tokenizer_json(tmp_path / "saved" / "tokenizer.json")
+        assert read.settings == tokenizer.settings
+        assert read.encode_batch(texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"type": "BPE"}, None),
+        ({"vocab": [["<unk>", 0.0], ["a", -1.0]]}, None),
+        ({"vocab": [["<pad>"]]}, "not what Hugging Face's tokenizers write"),
+        ({"vocab": None}, "not what Hugging Face's tokenizers write"),
+    ],
+)
+def test_other_vocabularies(tmp_path, tiny_vocab, changes, message):
+    """A model without vocabulary takes ids, so that only damage is an error."""
+    content = json.loads(tokenizer_json(ka.Tokenizer(tiny_vocab)))
+    content["model"] |= changes
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    if message is None:
+        assert read_tokenizer_json(path) is None
+        return
+    with pytest.raises(ka.AlbertError, match=message):
+        read_tokenizer_json(path)
 
 
 @pytest.mark.parametrize(

@@ -418,6 +418,8 @@ def test_vocabularies_that_do_not_fit(tmp_path, tiny_vocab, tokenizer):
     settings.unlink()
     assert ka.load(folder).tokenizer.lower_case is True
     (folder / "spiece.model").unlink()
+    assert ka.load(folder).tokenizer.lower_case is True  # by tokenizer.json
+    (folder / "tokenizer.json").unlink()
     assert ka.load(folder).tokenizer is None
     shutil.rmtree(folder)
     folder = folder_of(tmp_path, ka.AlbertBackbone(CONFIG))  # of 61 pieces
