@@ -10,6 +10,7 @@ JAX, PyTorch and TensorFlow are imported inside the functions that need them.
 
 import contextlib
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -385,6 +386,30 @@ def onednn_linear() -> Callable | None:
 
 
 # TensorFlow.
+
+
+@contextlib.contextmanager
+def without_retracing_warnings() -> Iterator[None]:
+    """Context manager in which TensorFlow does not warn of traced functions.
+
+    Texts have many lengths, and the last batch few rows. TensorFlow traces a
+    model for the first few shapes, then once for all, and takes that for a
+    mistake in the program.
+
+    Uses: `triggered tf.function retracing`, a part of a warning's text.
+    Seen in: TensorFlow 2.21.0.
+    No public way: warnings of this kind have no switch of their own.
+    """
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "triggered tf.function retracing" not in record.getMessage()
+
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def keep_vocabulary(tokenizer: Any, model: bytes, name: str) -> None:

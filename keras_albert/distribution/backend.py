@@ -19,6 +19,7 @@ from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.distribution.config import STRATEGIES, DeviceConfig
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError, LostProcess
+from keras_albert.private_apis import without_retracing_warnings
 from keras_albert.redirection import redirected
 
 
@@ -245,7 +246,15 @@ def compiled(model: keras.Model, function: Callable) -> Callable:
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        return import_tensorflow().function(function, reduce_retracing=True)
+        graph = import_tensorflow().function(
+            function, autograph=False, reduce_retracing=True
+        )
+
+        def quietly(*arguments):
+            with without_retracing_warnings():
+                return graph(*arguments)
+
+        return quietly
     if backend == "jax":
         from keras_albert.distribution.jax_mesh import compiled
 

@@ -23,7 +23,11 @@ from keras_albert.errors import (
     check_choice,
 )
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.private_apis import KeepsJaxState, sublayers
+from keras_albert.private_apis import (
+    KeepsJaxState,
+    sublayers,
+    without_retracing_warnings,
+)
 
 if TYPE_CHECKING:
     from keras_albert.modeling.labels import Classes
@@ -188,7 +192,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
     def predict_on_batch(self, x: Any) -> Any:
         """`keras.Model.predict_on_batch` for ids or texts, checked first."""
-        return super().predict_on_batch(feeding().arrays(self, x))
+        with without_retracing_warnings():
+            return super().predict_on_batch(feeding().arrays(self, x))
 
     def evaluate(
         self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any

@@ -269,7 +269,8 @@ def linear(weights, x):
     if callable(weights):  # a quantized Keras layer, which computes in int8
         return weights(x)
     kernel, bias = weights["kernel"], weights["bias"]
-    if products := _products_of_torch():
+    products = _products_of_torch()
+    if products:
         y = products.linear(x, kernel, bias)
     else:
         y = ops.add(ops.matmul(x, kernel), bias)
@@ -304,7 +305,9 @@ def _intermediate(config: AlbertConfig, weights, x, fused_ops):
     # Neither quantized nor with relaxed sharing, which adds a term before the
     # activation.
     is_plain = not callable(weights) and "delta" not in weights
-    if is_plain and (products := _products_of_torch()):
+    # No assignment expression: AutoGraph of TensorFlow warns of them.
+    products = _products_of_torch() if is_plain else None
+    if products:
         kernel, bias = weights["kernel"], weights["bias"]
         if products.is_for_onednn(x, kernel):
             return products.linear_by_onednn(x, kernel, bias, name)

@@ -4,6 +4,7 @@ Those that have no test here are proven where they are used.
 """
 
 import ast
+import logging
 import os
 from itertools import chain
 from pathlib import Path
@@ -178,3 +179,30 @@ def test_jax_alone_has_no_service_and_is_no_pod(monkeypatch):
             monkeypatch.delenv(name)
     assert private_apis.jax_key_value_service() is None
     assert private_apis.is_tpu_pod() is False
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow's own"
+)
+def test_only_warnings_of_retracing_are_left_out():
+    tf = pytest.importorskip("tensorflow")
+    logger, handler = logging.getLogger("tensorflow"), logging.Handler()
+    said = []
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger.addHandler(handler)
+
+    def call_with_many_shapes(function):
+        function = tf.function(function)
+        for size in range(8):
+            function(tf.zeros((size,)))
+
+    try:
+        call_with_many_shapes(lambda x: x)
+        assert "triggered tf.function retracing" in said[0]
+        said.clear()
+        with private_apis.without_retracing_warnings():
+            call_with_many_shapes(lambda x: x + 1)
+            logger.warning("another one")
+        assert said == ["another one"]
+    finally:
+        logger.removeHandler(handler)
