@@ -201,7 +201,7 @@ class Predictor(TaskModel):
         }
         features = self._features_of(given)
         if features is None:
-            return []
+            return self.definition.no_answers(self.model)
         outputs = self.outputs(features, batch_size)
         return self.definition.answers(outputs, features, self.labels)
 

@@ -406,6 +406,10 @@ class Embedding(_VectorTask):
         """The vectors, float32 [N, D]."""
         return np.stack(outputs)
 
+    def no_answers(self, model):
+        # The size of an exported model's vectors is not known.
+        return np.zeros((0, getattr(model, "size", 0)), "float32")
+
 
 class _SimilarityServing(Serving):
     """The signature of an exported model that compares two texts.

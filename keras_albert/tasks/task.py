@@ -199,6 +199,10 @@ class Task(abc.ABC):
         decoded = self.decode(outputs, features, names)
         return [row["prediction"] for row in decoded]
 
+    def no_answers(self, model: AlbertModel) -> Any:
+        """What `answers` returns if there are no examples."""
+        return []
+
     def predicts(self, model: AlbertModel) -> str | None:
         """The key of `heads` that fits the head of the model.
 

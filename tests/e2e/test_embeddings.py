@@ -122,6 +122,7 @@ def test_pairs(folder, tmp_path, capsys):
     vectors = model.encode(["the fox", "an old barn"], normalize=False)
     assert vectors.shape == (2, 8)
     np.testing.assert_allclose(found, vectors, atol=1e-5)
+    assert ka.Predictor.load(output).predict([]).shape == (0, 8)
     short = model.encode(["the fox"], dimensions=4)
     expected = vectors[:1, :4] / np.linalg.norm(vectors[0, :4])
     np.testing.assert_allclose(short, expected, atol=1e-5)
