@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_albert.checkpoints.load import load
+from keras_albert.data.table_files import READERS
 from keras_albert.errors import (
     AlbertError,
     check_positive,
@@ -147,6 +148,11 @@ def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
         optional_import("matplotlib", "plots", "drawing the distances")
         check_new_file(run.output, ".png")
     (path,) = check_files(run.data)
+    if path.suffix.lower() in READERS.keys() - {".txt"}:
+        raise AlbertError(
+            f"{path}: a table. `inspect` reads a text a line: write the texts "
+            "of the table into a .txt file."
+        )
     lines = (text for _, text in read_lines(path) if text.strip())
     texts = list(itertools.islice(lines, run.rows))
     if not texts:

@@ -107,6 +107,10 @@ def test_command(model, tmp_path, capsys):
         ka.layer_distances(model, [])
     error = refused(capsys, "inspect", model="x", data=tmp_path / "no.txt")
     assert "no.txt: no such file" in error
+    table = tmp_path / "rows.csv"
+    table.write_text("text,label\nthe fox,a\n")
+    error = refused(capsys, "inspect", model="x", data=table)
+    assert "rows.csv: a table" in error
     both = tmp_path / "both.keras"
     ka.AlbertEnsemble([model, ka.load(file)]).save(both)
     error = refused(capsys, "inspect", model=both, data=texts)
