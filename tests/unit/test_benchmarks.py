@@ -311,6 +311,19 @@ def test_a_line_of_fine_tuning(benchmarks):
 
 @pytest.mark.proof
 @pytest.mark.any_backend
+def test_early_exit_beside_the_whole_model(tmp_path):
+    report, shown = report_of(
+        "bench_exits", tmp_path, "--size", "tiny", "--batch-sizes", "2"
+    )
+    found = {line["rule"]: line for line in report["lines"]}
+    assert [line["layers"] for line in found.values()] == [1, 2]
+    for rule, line in found.items():
+        assert line["rows"] == 2 and line["pairs"] == PAIRS
+        assert rule in shown and f"{line['ratio']:.2f}" in shown
+
+
+@pytest.mark.proof
+@pytest.mark.any_backend
 def test_exports_beside_the_peers(tmp_path, tiny_vocab):
     """ONNX beside torch; the other sides take minutes to be made."""
     for name in ("onnx", "onnxruntime", "torch", "transformers"):
