@@ -195,7 +195,8 @@ def _config_of(scale: dict, run: dict) -> dict:
     for name, factor in run.get("sizes", {}).items():
         layers = name == "num_hidden_layers"
         unit = scale["config"]["num_hidden_layers" if layers else "hidden_size"]
-        config[name] = round(factor * unit)
+        # LayerNorm of an embedding of one number is always 0.
+        config[name] = max(round(factor * unit), 1 if layers else 2)
     return config
 
 

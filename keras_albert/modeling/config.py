@@ -159,6 +159,12 @@ class AlbertConfig:
         dropouts = "hidden_dropout_prob attention_probs_dropout_prob"
         check_fields(check_probability, self, dropouts)
         check_positive_number("initializer_range", self.initializer_range)
+        for name in ("embedding_size", "hidden_size"):
+            if getattr(self, name) < 2:
+                raise AlbertError(
+                    f"`{name}` must be 2 or more: LayerNorm makes 0 of a "
+                    f"single number. Received: {name}={getattr(self, name)}."
+                )
         if self.hidden_size % self.num_attention_heads:
             raise AlbertError(
                 "`hidden_size` must be a multiple of `num_attention_heads`. "

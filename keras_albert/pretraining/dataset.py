@@ -51,11 +51,27 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-# What to do if examples are single sentences.
-MORE_PAIRS = (
-    "Prepare the text with a sentence a line (--split-sentences en), or, if "
-    "blank lines also stand inside documents, with --blank-lines 2"
-)
+MANY_SINGLE_LINES = 0.5  # share of the documents that explains single sentences
+
+
+def advice_on_pairs(shards: ShardSet, length: int) -> str:
+    """What to do if too few examples, of `length` tokens, have two sentences.
+
+    The cause is either that documents are single lines, or that lines are long.
+    """
+    if shards.share_of_single_lines >= MANY_SINGLE_LINES:
+        return (
+            f"{shards.share_of_single_lines:.0%} of the documents are a single "
+            "line. Prepare the text with --blank-lines 2 if blank lines also "
+            "stand inside documents, or with --split-sentences en if a line is "
+            "a paragraph. Or let --examples.single-sentence random_document "
+            "pair single sentences with others"
+        )
+    return (
+        f"Many lines are so long that two of them do not fit into {length} "
+        "tokens. Raise --examples.sequence-length, or, if a line is a "
+        "paragraph, prepare the text with --split-sentences en"
+    )
 
 
 def check_documents(corpus: Corpus, examples: ExampleConfig) -> None:
@@ -90,6 +106,7 @@ class ExampleStream:
     def __init__(self, shards: ShardSet, examples: ExampleConfig, seed: int):
         check_seed(seed)
         self.corpus = Corpus(shards)
+        self._shards = shards
         self.word_starts = shards.tokenizer().word_starts
         self.examples = examples
         self.seed = seed
@@ -119,12 +136,11 @@ class ExampleStream:
         """Raises AlbertError if no example counts for the sentence task."""
         examples = self.examples
         if examples.sentence_task != "none" and not self.share_of_pairs:
+            advice = advice_on_pairs(self._shards, examples.sequence_length)
             raise AlbertError(
                 f"sentence_task={examples.sentence_task!r} needs examples of "
-                "two sentences, but every one has a single sentence: "
-                "documents have one line, or lines are longer than "
-                f"sequence_length={examples.sequence_length}. {MORE_PAIRS}, or "
-                'set sentence_task="none".'
+                f"two sentences, but every one has a single sentence. {advice}."
+                " Or leave the task out: --examples.sentence-task none."
             )
 
     def rows(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:

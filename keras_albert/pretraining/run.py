@@ -18,8 +18,8 @@ from keras_albert.modeling.warm_start import warm_start
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.config import SIZES, ExampleConfig, PretrainRun
 from keras_albert.pretraining.dataset import (
-    MORE_PAIRS,
     ExampleStream,
+    advice_on_pairs,
     check_documents,
     phased_dataset,
     validation_dataset,
@@ -446,13 +446,15 @@ def _describe(
             f"rows of {packing.examples_per_row:.2f} examples on average; "
             f"{packing.fill:.1%} of their tokens are not padding"
         )
-    if inputs.share_of_pairs is not None:
-        advice = f". {MORE_PAIRS}" if inputs.share_of_pairs < FEW_PAIRS else ""
+    if (share := inputs.share_of_pairs) is not None:
+        others = ", the others are a single sentence" if share < 1 else ""
         lines.append(
-            f"{inputs.share_of_pairs:.1%} of the examples count for the "
-            f"sentence task {run.examples.sentence_task}, the others are a "
-            f"single sentence{advice}"
+            f"{share:.1%} of the examples count for the sentence task "
+            f"{run.examples.sentence_task}{others}"
         )
+        if share < FEW_PAIRS:
+            length = run.examples.sequence_length
+            lines.append(advice_on_pairs(inputs.shards, length))
     if advice := learning_rate_advice(run, config, packing):
         lines.append(advice)
     if advice := memory_advice(run, config, devices.replicas):

@@ -10,6 +10,7 @@ from pathlib import Path
 from keras_albert.errors import (
     AlbertError,
     UnknownName,
+    check_fields,
     check_flag,
     check_positive,
 )
@@ -30,6 +31,7 @@ BERT_VOCABULARY = 30522
 
 BYTES = {"float32": 4, "float16": 2, "int8": 1}
 PREDICTED_SHARE = 0.15  # of the tokens, in the measured training step
+USUAL_LENGTH = 128  # tokens of a row, if no other number is given
 CALLS = 5  # of which the median is the measured time
 
 
@@ -46,15 +48,16 @@ class SizesRun:
     or folders of models; by default all released sizes"""
     batch_size: int = 8
     """rows of the batch, for activations and times"""
-    sequence_length: int = 128
-    """tokens of a row"""
+    sequence_length: int | None = None
+    """tokens of a row; by default 128, or as many as an architecture reads if
+    these are fewer"""
     measure: bool = False
     """also measure a forward pass and a training step on this machine, in
     milliseconds"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
-        check_positive("sequence_length", self.sequence_length)
+        check_fields(check_positive, self, "sequence_length")
         check_flag("measure", self.measure)
 
 
@@ -66,10 +69,11 @@ def print_sizes(run: SizesRun) -> list[dict]:
     """
     configs = {name: _config(name) for name in run.config} or known_configs()
     for name, config in configs.items():
-        if run.sequence_length > config.max_position_embeddings:
+        if _length(config, run) > config.max_position_embeddings:
             raise AlbertError(
                 f"{name} reads at most {config.max_position_embeddings} "
-                f"tokens. Received: sequence_length={run.sequence_length}."
+                f"tokens. Received: sequence_length={run.sequence_length}. "
+                f"Give --sequence-length {config.max_position_embeddings}."
             )
     rows = [_row(name, config, run) for name, config in configs.items()]
     titles = list(rows[0])
@@ -83,12 +87,15 @@ def _config(name: str) -> AlbertConfig:
     known = known_configs()
     if name in known:
         return known[name]
+    if name in VARIANTS:
+        return VARIANTS[name]
     path = Path(name)
     if path.is_dir():
-        path = path / CONFIG_FILE
-    if path.exists() or os.sep in name:
+        return AlbertConfig.from_json(path / CONFIG_FILE)
+    is_address = "://" in name  # nothing is downloaded
+    if path.exists() or (os.sep in name and not is_address):
         return AlbertConfig.from_json(path)
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name.split("/")[-1], known, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
     raise UnknownName(
         f"`config` must be one of {', '.join(known)}, a config file or a "
@@ -96,10 +103,16 @@ def _config(name: str) -> AlbertConfig:
     )
 
 
+def _length(config: AlbertConfig, run: SizesRun) -> int:
+    """Tokens of a row of an architecture."""
+    usual = min(USUAL_LENGTH, config.max_position_embeddings)
+    return run.sequence_length or usual
+
+
 def _row(name: str, config: AlbertConfig, run: SizesRun) -> dict:
     count = count_parameters(config)
-    products = encoder_products(config, run.sequence_length)
-    batch = run.batch_size, run.sequence_length
+    batch = run.batch_size, _length(config, run)
+    products = encoder_products(config, batch[1])
     row = {
         "architecture": name,
         "parameters": count.model,

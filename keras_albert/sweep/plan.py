@@ -133,7 +133,7 @@ def _values(path: Path, name: str, value: object, kind: object) -> list[Value]:
             f"{path}: `search.{name}` must be a list of one or more values, or "
             f"{{low, high, points}}. Received: {value!r:.60}."
         )
-    return _all_different(path, name, value)
+    return _all_different(path, name, value, kind)
 
 
 def _range(path: Path, name: str, value: dict, counts: bool) -> list[Value]:
@@ -156,22 +156,37 @@ def _range(path: Path, name: str, value: dict, counts: bool) -> list[Value]:
     ratio = (high / low) ** (1 / (points - 1))
     exact = [low * ratio**i for i in range(points)]
     values = [round(x) if counts else float(f"{x:.3g}") for x in exact]
-    return _all_different(path, name, values)
+    return _all_different(path, name, values, float)
 
 
-def _all_different(path: Path, name: str, values: list[Value]) -> list[Value]:
+def _all_different(
+    path: Path, name: str, values: list[Value], kind: object
+) -> list[Value]:
     """Returns the values, or raises AlbertError if two of them are equal.
+
+    `kind` is the type of the option, by which the texts "1e-3" and "0.001" may
+    be the same number.
 
     Two runs of the same settings would have the same output folder.
     """
     # Of 1 and 1.0, too, which Optuna takes for the same value.
-    pairs = itertools.combinations(values, 2)
+    numeric = {int, float} & {kind, *typing.get_args(kind)}
+    compared = [_as_number(x) if numeric else x for x in values]
+    pairs = itertools.combinations(compared, 2)
     if any(a == b or str(a) == str(b) for a, b in pairs):
         raise AlbertError(
             f"{path}: `search.{name}` has a value twice: {values}. Remove one, "
             "or give fewer points."
         )
     return values
+
+
+def _as_number(value: Value) -> object:
+    """The number that a text stands for; other values unchanged."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _check_json(path: Path, name: str, value: object) -> None:

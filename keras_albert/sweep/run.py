@@ -29,6 +29,7 @@ from keras_albert.storage import (
     REPORT_FILE,
     WorkFolder,
     checksum,
+    flat,
     read_json,
     remove_folder,
     replacing,
@@ -48,13 +49,14 @@ from keras_albert.sweep.study import (
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.loop import DIVERGED
 from keras_albert.training.plots import can_draw, save_figure
-from keras_albert.training.run_folder import MADE_OF
+from keras_albert.training.run_folder import MADE_OF, folder_at
 from keras_albert.training.run_log import HELD_OUT, LOG_FILE, RunLog
 
 TABLE_FILE, RESULTS_FILE, PLOT_FILE = "table.md", "results.json", "plot.png"
 SETTINGS_FILE = "settings.json"  # of a run, in the format of `--file`
 OUTPUT_FILE = "output.txt"  # what a run prints
 POLL_SECONDS = 0.5
+STORED_SECONDS = 30  # after which the minutes of a run are stored again
 # Numbers of a report that are no scores of its model, beside losses and errors.
 NO_SCORES = (
     *COMPARED,
@@ -93,10 +95,14 @@ def sweep(run: SweepRun) -> list[dict]:
         with folder.locked("searching there"), signals_as_ctrl_c():
             study = open_study(optuna, run, plan)
             _check_score(study, run, score)
+            _check_none_goes_on(run.output)
             if run.retry_failed:
                 enqueue_failed(study)
             try:
                 _search(optuna, study, run, plan, score)
+            except KeyboardInterrupt:  # or another signal
+                print("stopped: give the same command again to continue")
+                raise
             finally:  # what has ended can be read after an interruption, too
                 results = results_of(study, plan)
                 write_json(run.output / RESULTS_FILE, {"runs": results})
@@ -114,14 +120,14 @@ def sweep(run: SweepRun) -> list[dict]:
 def _checksums(plan: SearchPlan) -> dict[str, str]:
     """Checksums of the data of a search, by their paths.
 
-    These are tables, and manifests of shards. Folders of benchmarks, and
-    models, are not compared.
+    These are tables, manifests of shards, and files of an architecture.
+    Folders of benchmarks, and models, are not compared.
     """
     options = [(name, [value]) for name, value in plan.options.items()]
     paths = [
         Path(str(value))
         for name, values in (*options, *plan.search.items())
-        if name in ("train", "validation", "data")
+        if name in ("train", "validation", "data", "config")
         for value in values
     ]
     found = {}
@@ -139,10 +145,27 @@ def _check_same(run: SweepRun, begun: dict, identity: dict, data: dict) -> None:
     Data that no longer exist, or that an older version did not record, are
     taken to be unchanged.
     """
-    changed = [k for k in identity if begun.get(k) != identity[k]]
+    if not begun.keys() >= identity.keys():
+        raise AlbertError(
+            f"{run.output}: the output folder is not empty, it holds a run of "
+            "another command. Choose another output; nothing was changed."
+        )
+    if begun["method"] != run.method:
+        raise AlbertError(
+            f"{run.output} holds a search with --method {begun['method']}. "
+            f"Received: --method {run.method}. Give the same one, or choose "
+            "another output."
+        )
+    # `options` and `search` have a value for each option.
+    there, here = flat(begun), flat(identity)
+    changed = [
+        f"{name}={there.get(name)!r} there, {here.get(name)!r} here"
+        for name in sorted(there.keys() | here.keys())
+        if there.get(name) != here.get(name) and not name.startswith(MADE_OF)
+    ]
     if changed:
         raise AlbertError(
-            f"{run.output} holds a search with other {' and '.join(changed)}. "
+            f"{run.output} holds another search ({'; '.join(changed)}). "
             "Choose another output, or give the file that began it."
         )
     for path, earlier in begun.get(MADE_OF, {}).items():
@@ -197,10 +220,9 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
         printed_before = _printed(output)
         process = _started(plan, values, output)
         try:
-            ended = _watch(process, trial, output, name, end)
+            ended = _watch(process, trial, output, name, begun, end)
         finally:
-            minutes = (time.monotonic() - begun) / 60
-            trial.set_user_attr("minutes", minutes)
+            _store_minutes(trial, begun)
         if ended == "out of time":
             print("out of time: give the same command again to continue")
             return
@@ -209,11 +231,7 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
             # The search before was killed. (Of several seeds the folder of one
             # is named.)
             if str(output) in said and IN_USE in said:
-                raise AlbertError(
-                    f"{output.name} goes on in a process that an earlier "
-                    "command has started. Wait for it, or end it; then give "
-                    "the same command again."
-                )
+                raise AlbertError(_goes_on(output))
             if is_first and _is_refusal(said, output):
                 raise _Refused(f"the first run: {said[7:]}")
         if ended == "finished":  # before it counts as ended
@@ -236,6 +254,29 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
         else:
             study.tell(trial, score)
             print(f"{output.name}: {name} {score:.4g}", flush=True)
+
+
+def _check_none_goes_on(output: Path) -> None:
+    """Raises AlbertError if an earlier command's run is still being trained.
+
+    That command was killed, and could not end it.
+    """
+    for folder in sorted(output.glob("run-*/")):
+        work = folder_at(folder)
+        if work.begun_with() is None or work.finished():
+            continue
+        try:
+            with work.locked("training"):
+                pass
+        except AlbertError:
+            raise AlbertError(_goes_on(folder)) from None
+
+
+def _goes_on(output: Path) -> str:
+    return (
+        f"{output.name} goes on in a process that an earlier command has "
+        "started. Wait for it, or end it; then give the same command again."
+    )
 
 
 def _check_evaluated(output: Path, name: str) -> None:
@@ -287,16 +328,25 @@ def _started(plan: SearchPlan, values: dict, output: Path) -> subprocess.Popen:
         )
 
 
-def _watch(process, trial, output: Path, name: str, end) -> str:
+def _store_minutes(trial, begun: float) -> None:
+    """Stores how long a run has taken; `begun` is by `time.monotonic()`."""
+    trial.set_user_attr("minutes", (time.monotonic() - begun) / 60)
+
+
+def _watch(process, trial, output: Path, name: str, begun: float, end) -> str:
     """Waits for a run, and ends it early if it is hopeless or time is up.
 
-    The study's pruner decides by the score `name`. `end` is the value of
-    `time.monotonic()` at which the time is up, or None.
+    The study's pruner decides by the score `name`. `begun` is the value of
+    `time.monotonic()` when the run began, and `end` the one at which the time
+    is up, or None.
     """
-    reported = 0
+    reported, stored = 0, time.monotonic()
     try:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
+            if time.monotonic() > stored + STORED_SECONDS:  # it may be killed
+                stored = time.monotonic()
+                _store_minutes(trial, begun)
             if end is not None and time.monotonic() > end:
                 return "out of time"
             for number, value in _evaluations(output, name, reported):

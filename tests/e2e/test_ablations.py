@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from commands import output_of, read_json
 
+import keras_albert as ka
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
 
@@ -91,6 +92,19 @@ def test_other_settings_are_refused(ablations, tmp_path):
     ablations._check_begun(tmp_path / "run", {"name": "a", "seed": 0})
     with pytest.raises(SystemExit, match="begun with seed=0; now it is 1"):
         ablations._check_begun(tmp_path / "run", {"name": "a", "seed": 1})
+
+
+@pytest.mark.parametrize("scale", ["tiny", "small", "base"])
+def test_every_run_has_an_architecture(ablations, scale):
+    """Sizes are fractions of the scale's: none is rounded to what cannot be."""
+    sizes, tables = ablations._toml("scales")[scale], 0
+    for path in ablations.HERE.glob("*.toml"):
+        for run in ablations._toml(path.stem).get("runs", ()):
+            config = ablations._config_of(sizes, run)
+            ka.AlbertConfig(**{"vocab_size": 97} | config)
+            assert config["embedding_size"] > 1, (path.name, run["name"])
+            tables += 1
+    assert tables > 40
 
 
 def test_other_data_are_refused(ablations, data, tmp_path):

@@ -428,8 +428,15 @@ def test_single_sentences_do_not_count_for_the_order(tmp_path, tiny_vocab):
     assert weight["sop"].tolist() == [0, 0, 0]
     assert not x["segment_ids"].any()
     assert ((x["token_ids"] == SEP).sum(1) == 1).all()
-    with pytest.raises(AlbertError, match="every one has a single sentence"):
+    message = "every one has a single sentence. 100% of .*--blank-lines 2"
+    with pytest.raises(AlbertError, match=message):
         pretraining_dataset(shards, config, batch_size=3, seed=0)
+    lines = ["the fox sold two hens and a barn " * 3] * 2
+    (tmp_path / "long").mkdir()
+    long = write_shards(tmp_path / "long", tiny_vocab, [lines] * 3)
+    message = "not fit into 16 tokens. Raise --examples.sequence-length"
+    with pytest.raises(AlbertError, match=message):
+        pretraining_dataset(long, config, batch_size=3, seed=0)
     # Three examples an epoch: a batch of 8 spans three epochs.
     alone = replace(config, sentence_task="none")
     ((_, y, weight),) = listed(

@@ -67,11 +67,27 @@ def test_a_model_is_measured(tmp_path, capsys):
     assert f"| {row['parameters']:,} |" in capsys.readouterr().out
 
 
+def test_rows_are_as_long_as_a_model_reads(tmp_path):
+    """Unless a length is given: a small model may have few positions."""
+    CONFIG.to_json(tmp_path / "small.json")
+    names = str(tmp_path / "small.json"), "base_v2"
+    small, base = print_sizes(SizesRun(names))
+    assert base == {**print_sizes(SizesRun(("albert-base",), 8, 128))[0]} | {
+        "architecture": "base_v2"
+    }
+    longest = CONFIG.max_position_embeddings
+    assert small == print_sizes(SizesRun(names[:1], 8, longest))[0]
+    with pytest.raises(ka.AlbertError, match=f"--sequence-length {longest}"):
+        print_sizes(SizesRun(names[:1], 8, longest + 1))
+
+
 @pytest.mark.parametrize(
     ("run", "message"),
     [
         ({"config": ("albert-bse",)}, "albert-bse.*mean albert-base"),
         ({"config": ("no/such.json",)}, "no/such.json"),
+        ({"config": ("hf://albert/albert-base-v2",)}, "mean albert-base"),
+        ({"config": (".",)}, "albert_config.json: no such file"),
         ({"sequence_length": 513}, "at most 512 tokens.*513"),
         ({"batch_size": 0}, "batch_size=0"),
     ],

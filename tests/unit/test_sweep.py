@@ -20,8 +20,9 @@ from keras_albert.errors import AlbertError
 from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.sweep import run as sweep_run
 from keras_albert.sweep.config import SweepRun
-from keras_albert.sweep.plan import read_plan
+from keras_albert.sweep.plan import SearchPlan, read_plan
 from keras_albert.sweep.study import JOURNAL_FILE
+from keras_albert.training.run_folder import folder_at
 
 pytestmark = pytest.mark.any_backend
 
@@ -370,6 +371,16 @@ def test_other_data_in_a_search(folder, trained, path, option):
     assert len(order(folder)) == 6
 
 
+def test_another_architecture_in_a_search(folder):
+    """Its file is compared, too, as an edit would give other models."""
+    (folder / "sizes.json").write_text("{}")
+    plan = SearchPlan("pretrain", {"config": "sizes.json"}, {"seed": [1, 2]})
+    before = sweep_run._checksums(plan)
+    (folder / "sizes.json").write_text('{"hidden_size": 48}')
+    assert before.keys() == {"sizes.json"}
+    assert before != sweep_run._checksums(plan)
+
+
 def test_a_wrong_score_is_corrected(folder, trained):
     """The run that found it out is not lost; later the score is settled."""
     with pytest.raises(AlbertError, match=r"no score `f11`.*accuracy"):
@@ -410,9 +421,15 @@ def test_a_score_that_is_no_number(name, folder, trained, monkeypatch):
 
 
 def test_values_that_are_equal(folder):
-    (folder / "sweep.toml").write_text(PLAN.replace("[16, 32]", "[16, 16.0]"))
-    with pytest.raises(AlbertError, match=r"batch_size` has a value twice"):
-        read_plan(folder / "sweep.toml")
+    """Also a number that is written as a text, of an option that takes one."""
+    for old, new, name in (
+        ("[16, 32]", "[16, 16.0]", "batch_size"),
+        ("[16, 32]", "[16, '16']", "batch_size"),
+        ("[1e-4, 2e-4, 4e-4]", "['1e-4', 0.0001]", "learning_rate"),
+    ):
+        (folder / "sweep.toml").write_text(PLAN.replace(old, new))
+        with pytest.raises(AlbertError, match=f"{name}` has a value twice"):
+            read_plan(folder / "sweep.toml")
 
 
 def test_a_run_of_a_search_that_was_killed(folder, trained, monkeypatch):
@@ -491,12 +508,60 @@ def test_the_first_run_refuses_the_options(folder, trained):
 def test_another_search_in_the_folder(folder, trained):
     search(folder)
     (folder / "sweep.toml").write_text(PLAN.replace("4e-4", "5e-4"))
-    with pytest.raises(AlbertError, match="a search with other search"):
+    with pytest.raises(
+        AlbertError, match=r"search.learning_rate=.*0.0004\] there, .*0.0005\]"
+    ):
         search(folder)
     (folder / "sweep.toml").write_text(PLAN)
-    with pytest.raises(AlbertError, match="a search with other method"):
+    with pytest.raises(AlbertError, match=r"--method grid\. .*halving"):
         search(folder, method="halving")
     assert len(order(folder)) == 6
+
+
+def test_a_run_of_another_command_in_the_folder(folder, trained):
+    (folder / "out").mkdir()
+    (folder / "out" / "run.json").write_text('{"steps": 5}')
+    with pytest.raises(AlbertError, match="a run of another command"):
+        search(folder)
+
+
+def test_minutes_of_a_search_that_is_killed(folder, trained, monkeypatch):
+    """They are stored while a run is trained, not only at its end."""
+    monkeypatch.setattr(sweep_run, "STORED_SECONDS", 0.1)
+    trained({"PAUSE": "0.3"})
+    with monkeypatch.context() as patch:
+        store = sweep_run._store_minutes
+        stored = []
+
+        def killed_later(trial, begun):
+            if len(stored) == 2:  # as SIGKILL, nothing is stored any more
+                raise KeyboardInterrupt
+            stored.append(store(trial, begun))
+
+        patch.setattr(sweep_run, "_store_minutes", killed_later)
+        with pytest.raises(KeyboardInterrupt):
+            search(folder)
+    trained({"PAUSE": "0"})
+    first = order(folder)[0]
+    (minutes,) = [r["minutes"] for r in search(folder) if r["folder"] == first]
+    assert minutes > 0.2 / 60
+
+
+def test_a_run_that_goes_on_is_found_before_another_begins(folder, trained):
+    """A command that was killed leaves the process of its run."""
+    trained({"PAUSE": "9"})
+    assert search(folder, max_minutes=0.02) == []
+    (first,) = order(folder)
+    left = folder_at(folder / "out" / first)
+    (left.output / "run.json").write_text("{}")
+    trained({"PAUSE": "0"})
+    with (
+        left.locked("training"),
+        pytest.raises(AlbertError, match=f"{first} goes on in a process"),
+    ):
+        search(folder)
+    assert order(folder) == [first]
+    assert len(search(folder)) == 6
 
 
 def test_values_at_equal_ratios(folder):
