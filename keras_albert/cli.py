@@ -117,6 +117,9 @@ WIDEST = 100  # columns of a help text: longer lines are hard to read
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; a mistake of the user exits with status 2."""
     _open_standard_streams()
+    if hasattr(sys.stdout, "reconfigure"):
+        # The locale's encoding may lack letters of labels and of file names.
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         print(f"keras-albert {__version__}")
@@ -250,10 +253,15 @@ def _load_backend() -> None:
 
             importlib.import_module("tensorflow")
         except (ImportError, ValueError) as error:
+            remedy = (
+                "Set KERAS_BACKEND to tensorflow, jax or torch, and install "
+                "that extra of keras-albert."
+            )
+            if "map segment" in str(error) or "allocate" in str(error):
+                remedy = "Raise the limit of this process's memory (ulimit -v)."
             raise AlbertError(
                 f"cannot load the Keras backend {name!r} and TensorFlow, which "
-                f"feeds the data ({error}). Set KERAS_BACKEND to tensorflow, "
-                "jax or torch, and install that extra of keras-albert."
+                f"feeds the data ({error}). {remedy}"
             ) from None
 
 

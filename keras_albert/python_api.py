@@ -382,7 +382,12 @@ class _Changed:
         self._change = change
 
     def write(self, text: str) -> int:
-        self._stream.write(self._change(text))
+        changed = self._change(text)
+        try:
+            self._stream.write(changed)
+        except UnicodeEncodeError as error:  # labels, names of files
+            safe = changed.encode(error.encoding, "backslashreplace")
+            self._stream.write(safe.decode(error.encoding))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

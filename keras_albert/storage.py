@@ -183,6 +183,11 @@ def check_new_file(path: Path, suffix: str | None = None) -> None:
     folder = path.absolute().parent
     if not folder.is_dir():
         raise AlbertError(f"{path}: there is no folder {folder}. Make it.")
+    if not os.access(folder, os.W_OK):
+        raise AlbertError(
+            f"{path}: cannot be made, as {folder} must not be written to. "
+            "Choose another output."
+        )
 
 
 @contextlib.contextmanager

@@ -9,12 +9,11 @@ import io
 import re
 from collections.abc import Iterator
 
-import sentencepiece
-
 from keras_albert.corpus.config import VocabRun
 from keras_albert.corpus.documents import read_files
 from keras_albert.errors import AlbertError
 from keras_albert.storage import check_free, new_folder, remove_folder
+from keras_albert.text.guarded_sentencepiece import sentencepiece
 from keras_albert.text.normalization import normalize
 from keras_albert.text.special_tokens import (
     CLS_ID,

@@ -22,7 +22,7 @@ from keras_albert.data.saved_dataset import is_saved_dataset, read_saved_dataset
 from keras_albert.data.table_files import READERS, NumberedRow
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.storage import local_path
-from keras_albert.text.files import check_files
+from keras_albert.text.files import COMPRESSED_SUFFIXES, check_files
 
 CHARACTERS_AT_ONCE = 20_000_000  # in a part of a table that is read in parts
 LARGEST = float(np.finfo("float32").max)  # number that a label may be
@@ -135,6 +135,11 @@ def read_parts(
     path = check_table(path)
     extension = path.suffix.lower()
     reader = reader_of(path)
+    if reader is None and extension in COMPRESSED_SUFFIXES:
+        raise AlbertError(
+            f"{path}: compressed, and tables are read as they are. Decompress "
+            "the file, for example with `gunzip`, and give the result."
+        )
     if reader is None:
         raise AlbertError(
             f"{path}: expected a file that ends in {', '.join(READERS)}. "

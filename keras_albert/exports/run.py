@@ -157,6 +157,12 @@ def _predictor(
 
 def _check_packages(format: str) -> None:
     if format in TRACED_FORMATS:
+        if sys.flags.optimize > 1:
+            raise AlbertError(
+                f"exporting as {format} needs tensorflow-text, which reads its "
+                "docstrings when it is imported, and Python has left them out "
+                "(-OO, PYTHONOPTIMIZE=2). Use -O at most."
+            )
         check_installed(
             "tensorflow tensorflow_text",
             "'keras-albert[export]'",

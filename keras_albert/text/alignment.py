@@ -22,9 +22,9 @@ import re
 import unicodedata
 
 import numpy as np
-import sentencepiece
 
 from keras_albert.errors import AlbertError
+from keras_albert.text.guarded_sentencepiece import sentencepiece
 from keras_albert.text.normalization import normalize, to_text
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 

@@ -15,8 +15,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-import sentencepiece
-
+from keras_albert.text.guarded_sentencepiece import sentencepiece
 from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer
 

@@ -17,6 +17,7 @@ UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # How files of zstd, xz and bzip2 begin.
 COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh91AY&SY")
 GZIP_SUFFIX = ".gz"
+COMPRESSED_SUFFIXES = {GZIP_SUFFIX, ".bz2", ".xz", ".zip", ".zst"}
 PARQUET_BUFFER = 2**20  # bytes read at a time, instead of a whole row group
 
 
@@ -167,8 +168,8 @@ def decode_line(line: bytes, is_first: bool) -> str:
         if line.startswith(b"\x1f\x8b"):
             raise AlbertError(
                 "compressed text. `vocab` and `prepare` read gzip if the name "
-                f"ends in {GZIP_SUFFIX}: rename it. Otherwise decompress it "
-                "with gunzip."
+                f"ends in {GZIP_SUFFIX}. Elsewhere decompress the file: "
+                "`gunzip -c FILE > PLAIN`."
             )
         if line.startswith(COMPRESSED):
             raise AlbertError(

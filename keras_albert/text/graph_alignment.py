@@ -17,7 +17,6 @@ import unicodedata
 from typing import NamedTuple
 
 import numpy as np
-import sentencepiece
 import tensorflow as tf
 import tensorflow_text
 
@@ -35,6 +34,7 @@ from keras_albert.text.graph_characters import (
     rows_of,
 )
 from keras_albert.text.graph_tokenizer import GraphTokenizer, Substitution
+from keras_albert.text.guarded_sentencepiece import sentencepiece
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 _BYTES = 256

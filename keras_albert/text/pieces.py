@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import sentencepiece
 
 from keras_albert.errors import AlbertError
 from keras_albert.storage import read_json
+from keras_albert.text.guarded_sentencepiece import sentencepiece
 from keras_albert.text.normalization import has_mark
 from keras_albert.text.special_tokens import (
     CLS_ID,

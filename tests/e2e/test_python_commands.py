@@ -1,6 +1,7 @@
 """`ka.pretrain`, `ka.finetune` and `ka.evaluate`, with data in memory."""
 
 import dataclasses
+import io
 import itertools
 import os
 import random
@@ -310,6 +311,15 @@ def test_a_table_whose_name_is_not_utf8(model, tmp_path):
     run = ka.finetune(model, path, tmp_path / "run", **settings)
     assert "caf?.jsonl" in (run.folder / "README.md").read_text()
     assert 0 <= ka.evaluate(run, path).report["accuracy"] <= 1
+
+
+def test_letters_that_the_callers_output_lacks(monkeypatch):
+    """Labels are printed in any case."""
+    written = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
+    monkeypatch.setattr("sys.stderr", written)
+    with python_api._Inputs(Path("unused")).named_as_given():
+        print("a \u65e5", file=sys.stderr)
+    assert written.buffer.getvalue() == b"a \\u65e5\n"
 
 
 def test_random_numbers_of_the_caller():

@@ -378,6 +378,31 @@ def test_no_file_is_overwritten(
     assert len([*tmp_path.iterdir()]) == 2
 
 
+def test_no_file_where_nothing_can_be_written(tmp_path, monkeypatch, capsys):
+    """As in a file system that is only read, also by root."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda *arguments: False)
+    given = ["predict", "--output=new.jsonl", "--model=absent"]
+    Path("rows.csv").touch()
+    said = refusal([*given, "--data=rows.csv"], capsys)
+    assert "new.jsonl: cannot be made" in said
+
+
+def test_letters_that_the_locale_lacks():
+    """Labels are printed in any case: otherwise a run could not end."""
+    program = (
+        "import keras_albert.cli as cli\n"
+        "cli._run = lambda arguments: print('\u65e5')\n"
+        "cli.main(['evaluate'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stdout) == (0, b"\\u65e5\n"), done.stderr
+
+
 def test_the_users_own_folder(tmp_path, monkeypatch):
     """A shell does not replace "~" in --train=~/rows.csv, nor in a file."""
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -435,10 +460,13 @@ class BrokenKeras(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.ModuleSpec(name, self)
         return None
 
+    def __init__(self, cause="broken"):
+        self.cause = cause
+
     def exec_module(self, module):
         self.collects = gc.isenabled()
         self.made = [[] for _ in range(1000)]
-        raise ImportError("broken")
+        raise ImportError(self.cause)
 
 
 def test_no_garbage_is_collected_during_imports(monkeypatch):
@@ -450,6 +478,14 @@ def test_no_garbage_is_collected_during_imports(monkeypatch):
         _load_backend()
     assert not finder.collects and gc.isenabled()
     assert gc.get_freeze_count() >= before + len(finder.made)
+
+
+def test_too_little_memory_for_a_backend(monkeypatch):
+    cause = "_sentencepiece.so: failed to map segment from shared object"
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [BrokenKeras(cause), *sys.meta_path])
+    with pytest.raises(AlbertError, match="Raise the limit of this process"):
+        _load_backend()
 
 
 def test_collections_stay_as_they_are(monkeypatch):

@@ -716,6 +716,14 @@ def test_no_folder_of_versions(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_without_docstrings(tmp_path, monkeypatch):
+    """tensorflow-text could not be imported."""
+    optimized = SimpleNamespace(flags=SimpleNamespace(optimize=2))
+    monkeypatch.setattr(exporting, "sys", optimized)
+    with pytest.raises(ka.AlbertError, match=r"PYTHONOPTIMIZE=2\)\. Use -O"):
+        exporting.export_run(ExportRun("m", tmp_path / "served"))
+
+
 def test_a_path_that_is_not_utf8(tmp_path):
     """TensorFlow and ONNX would fail at it after the whole work."""
     output = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))

@@ -197,6 +197,7 @@ def test_a_declared_delimiter_in_messages(tmp_path):
         ("a.tsv", "text\tlabel\n \t1\n", ":2: the text in column `text` is em"),
         ("a.tsv", "text\tlabel\nx\t\n", ":2: the label in column `label` is e"),
         ("a.xlsx", "x", r"ends in \.tsv.*Received: \.xlsx"),
+        ("a.csv.gz", "x", r"a\.csv\.gz: compressed.*Decompress"),
         ("table", "x", "Received: no extension"),
     ],
 )

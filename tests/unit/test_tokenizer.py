@@ -2,10 +2,12 @@
 
 import json
 import pickle
+import sys
 import warnings
 
 import numpy as np
 import pytest
+from commands import output_of
 from written_texts import trained_pieces
 
 from keras_albert.errors import AlbertError
@@ -275,6 +277,16 @@ def test_released_folder(model_bytes, tmp_path):
         Tokenizer(tmp_path)
     (tmp_path / "spiece.model").write_bytes(model_bytes)
     assert Tokenizer(tmp_path).model_bytes == model_bytes
+
+
+def test_warnings_that_are_errors(tiny_vocab):
+    """SentencePiece itself would end the process, as its C++ code warns."""
+    program = (
+        "import sys, keras_albert\n"
+        "print(keras_albert.Tokenizer(sys.argv[1]).vocab_size)"
+    )
+    said = output_of(sys.executable, "-W", "error", "-c", program, tiny_vocab)
+    assert int(said) == 160
 
 
 def test_pickle(tokenizer):
