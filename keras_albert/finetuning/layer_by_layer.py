@@ -1,8 +1,8 @@
 """Computes a model with exits one layer at a time, for inference.
 
 After each layer, the examples that have their answer leave the batch. Of the
-others a layer is completed only then: the answer needs its first token alone,
-see `modeling/exits.py`.
+others a layer is completed only then, unless they have FEW_TOKENS: the answer
+needs its first token alone, see `modeling/exits.py`.
 
 Letters: B batch, S sequence length, H hidden size, C labels.
 """
@@ -25,7 +25,12 @@ from keras_albert.modeling.exits import (
     up_to_attention,
 )
 from keras_albert.modeling.layers import attention_bias
-from keras_albert.tasks.early_exit import EarlyExit, Stopping, check_exits
+from keras_albert.tasks.early_exit import (
+    FEW_TOKENS,
+    EarlyExit,
+    Stopping,
+    check_exits,
+)
 
 
 class LayerByLayer:
@@ -76,6 +81,7 @@ class LayerByLayer:
         self._variables = model.variables
         self._embed = compiled(model, self._embedded)
         self._exit = compiled(model, self._one_exit)
+        self._completed = compiled(model, self._one_layer)
         self._weights = compiled(model, self._all_weights)
 
     def __call__(
@@ -106,16 +112,18 @@ class LayerByLayer:
         found = np.zeros((len(rows), model.num_labels), "float32")
         last = self._rule.layers or len(blocks)
         # There is no context yet: any array of its shape stands for it.
-        state, done = [vectors, vectors, bias], 0
+        state, done, pending = [vectors, vectors, bias], 0, []
         for layer in range(self._rule.layers or 1, last + 1):
-            *state, logits = self._exit(
+            tokens = state[0].shape[0] * state[0].shape[1]
+            completes = layer < last and tokens <= FEW_TOKENS
+            *state, logits = (self._completed if completes else self._exit)(
                 [*itertools.chain(*blocks[done:layer])],
-                blocks[done - 1][-1:] if done else [],
+                pending,
                 pooler,
                 classifiers[layer - 1],
                 *state,
             )
-            done = layer
+            done, pending = layer, [] if completes else blocks[layer - 1][-1:]
             logits = ops.convert_to_numpy(logits)[: len(rows)]
             found[rows], used[rows] = logits, layer
             if layer == last:
@@ -191,8 +199,27 @@ class LayerByLayer:
         for each in to_complete:
             x = rest_of_block(config, each, x, context)
         x, context = up_to_attention(config, blocks, x, bias)
-        pooled = _dense(first_token(config, blocks[-1], x, context), *pooler)
-        return x, context, bias, _dense(ops.tanh(pooled), *classifier)
+        first = first_token(config, blocks[-1], x, context)
+        return x, context, bias, _logits(first, pooler, classifier)
+
+    def _one_layer(
+        self, blocks, to_complete, pooler, classifier, x, context, bias
+    ):
+        """As `_one_exit`, but completes the layer before its exit.
+
+        Of what it returns, the next layer needs no `context`.
+        """
+        config = self._model.config
+        for each in to_complete:
+            x = rest_of_block(config, each, x, context)
+        x, context = up_to_attention(config, blocks, x, bias)
+        x = rest_of_block(config, blocks[-1], x, context)
+        return x, context, bias, _logits(x[:, 0], pooler, classifier)
+
+
+def _logits(first, pooler, classifier):
+    """The logits [B, C] of the vectors of the first token, [B, H]."""
+    return _dense(ops.tanh(_dense(first, *pooler)), *classifier)
 
 
 def _dense(x, kernel, bias):

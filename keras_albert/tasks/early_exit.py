@@ -12,6 +12,12 @@ from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.tasks.config import EarlyExit
 
+# Most tokens, with padding, for which a layer is completed before its answer is
+# computed. The answer needs the first token of the layer alone, so that more of
+# them are faster with the layer completed later, for what goes on. But the time
+# of few tokens is mostly that of reading the weights, for one token as for all.
+FEW_TOKENS = 256
+
 
 class Stopping:
     """Decides for a batch, one layer after another, which examples stop.

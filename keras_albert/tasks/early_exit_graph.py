@@ -16,6 +16,7 @@ from keras_albert.modeling.exits import (
 )
 from keras_albert.modeling.layers import attention_bias
 from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.early_exit import FEW_TOKENS
 
 Tensors = dict[str, tf.Tensor]
 
@@ -33,70 +34,94 @@ def early_outputs(
     tensors are known as soon as those of the inputs are. The CompiledModel of
     LiteRT needs that.
     """
-    exits = _Exits(model, rule, rows_leave)
     x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
     bias = attention_bias(padding_mask_of(rows), None, x.dtype)
     layers = rule.layers_of_all(model.config.num_hidden_layers)
     if layers is not None:  # no row is asked whether it stops
-        blocks = exits.blocks * layers
-        x, context = up_to_attention(model.config, blocks, x, bias)
-        return {
-            "logits": exits.logits(x, context, layers - 1),
-            "layers": tf.fill(tf.shape(x)[:1], layers),
-        }
-    state = exits.answered(_before_the_layers(model, bias), x)
-    shapes = {
-        name: tf.TensorShape([None, *each.shape[1:]] if each.shape.rank else [])
-        for name, each in state.items()
-    }
-    (state,) = tf.while_loop(
-        exits.goes_on,
-        lambda state: (exits.next_layer(state),),
-        (state,),
-        shape_invariants=(shapes,),
-        parallel_iterations=1,
+        return _Exits(model, rule).after(layers, x, bias)
+    if not rows_leave:
+        found = _Exits(model, rule, leave=False, complete=True).loop(x, bias)
+        # The CompiledModel of LiteRT 2.3 does not copy what a loop returns to
+        # its outputs, which stay 0. It copies the result of other operations.
+        ran = tf.reduce_min(found["layers"]) > 0
+        return {name: x * tf.cast(ran, x.dtype) for name, x in found.items()}
+    return tf.cond(
+        tf.size(rows["token_ids"]) <= FEW_TOKENS,
+        lambda: _Exits(model, rule, complete=True).loop(x, bias),
+        lambda: _Exits(model, rule).loop(x, bias),
     )
-    found = {"logits": state["logits"], "layers": state["layers"]}
-    if rows_leave:
-        return found
-    # The CompiledModel of LiteRT 2.3 does not copy what a loop returns to its
-    # outputs, which stay 0. It copies the result of any other operation.
-    ran = state["layer"] > 0
-    return {name: x * tf.cast(ran, x.dtype) for name, x in found.items()}
 
 
 class _Exits:
-    """What an iteration of the loop consists of; all layers are the same."""
+    """The loop over layers, which are all the same, and its iterations.
+
+    `leave` says whether rows with an answer leave the loop, and `complete`
+    whether a layer is completed before its answer.
+    """
 
     def __init__(
         self,
         model: AlbertForSequenceClassification,
         rule: EarlyExit,
-        rows_leave: bool,
+        leave: bool = True,
+        complete: bool = False,
     ):
-        self._model, self._rule, self._rows_leave = model, rule, rows_leave
-        self.blocks = model.backbone.encoder.weights_of(0)
+        self._model, self._rule = model, rule
+        self._leave, self._complete = leave, complete
+        self._blocks = model.backbone.encoder.weights_of(0)
         self._kernels, self._biases = classifiers_of(model)
 
-    def logits(self, x: tf.Tensor, context: tf.Tensor, layer) -> tf.Tensor:
-        """The logits of a layer, from 0; see `up_to_attention`."""
-        config, last = self._model.config, self.blocks[-1]
-        first = first_token(config, last, x, context)
+    def after(self, layers: int, x: tf.Tensor, bias: tf.Tensor) -> Tensors:
+        """The outputs if all rows stop after so many layers."""
+        config, blocks = self._model.config, self._blocks * layers
+        x, context = up_to_attention(config, blocks, x, bias)
+        first = first_token(config, blocks[-1], x, context)
+        return {
+            "logits": self._logits(first, layers - 1),
+            "layers": tf.fill(tf.shape(x)[:1], layers),
+        }
+
+    def loop(self, x: tf.Tensor, bias: tf.Tensor) -> Tensors:
+        """The outputs; `x` is the input of the first layer."""
+        state = self._answered(_before_the_layers(self._model, bias), x)
+        shapes = {
+            name: tf.TensorShape(
+                [None, *each.shape[1:]] if each.shape.rank else []
+            )
+            for name, each in state.items()
+        }
+        (state,) = tf.while_loop(
+            self._goes_on,
+            lambda state: (self._next_layer(state),),
+            (state,),
+            shape_invariants=(shapes,),
+            parallel_iterations=1,
+        )
+        return {"logits": state["logits"], "layers": state["layers"]}
+
+    def _logits(self, first: tf.Tensor, layer) -> tf.Tensor:
+        """The logits of a layer, from 0, of its first token."""
         # The classifiers compute in float32, whatever the encoder does. Of two
         # dtypes TensorFlow would make a SparseMatMul, which only CPUs have.
         pooled = tf.cast(self._model.backbone.pooler(first), "float32")
         logits = tf.matmul(pooled, tf.gather(self._kernels, layer))
         return logits + tf.gather(self._biases, layer)
 
-    def answered(self, state: Tensors, x: tf.Tensor) -> Tensors:
+    def _answered(self, state: Tensors, x: tf.Tensor) -> Tensors:
         """The state after a layer, whose input is `x`.
 
         `state` is that of the rows that are in the loop, after the layer
         before.
         """
         config, bias = self._model.config, state["bias"]
-        x, context = up_to_attention(config, self.blocks, x, bias)
-        logits = self.logits(x, context, state["layer"])
+        last = self._blocks[-1]
+        x, context = up_to_attention(config, self._blocks, x, bias)
+        if self._complete:
+            x = rest_of_block(config, last, x, context)
+            first = x[:, 0]
+        else:
+            first = first_token(config, last, x, context)
+        logits = self._logits(first, state["layer"])
         layer = state["layer"] + 1
         stops, answers, agreements = stops_after(
             self._rule,
@@ -109,14 +134,14 @@ class _Exits:
         going = state["going"]
         of_rows = {
             "x": x,
-            "context": context,
+            **({} if self._complete else {"context": context}),
             "bias": bias,
             "rows": state["rows"],
             "going": going & ~stops,
             "answers": answers,
             "agreements": agreements,
         }
-        if self._rows_leave:
+        if self._leave:
             places = state["rows"][:, tf.newaxis]
             kept = tf.where(~stops)[:, 0]
             of_rows = {k: tf.gather(x, kept) for k, x in of_rows.items()}
@@ -137,17 +162,17 @@ class _Exits:
             }
         return {"layer": layer, **of_rows, **found}
 
-    def goes_on(self, state: Tensors) -> tf.Tensor:
+    def _goes_on(self, state: Tensors) -> tf.Tensor:
         """Whether a row has no answer yet, and there is another layer."""
         is_left = state["layer"] < self._model.config.num_hidden_layers
         return tf.reduce_any(state["going"]) & is_left
 
-    def next_layer(self, state: Tensors) -> Tensors:
+    def _next_layer(self, state: Tensors) -> Tensors:
         """Completes a layer for the rows that go on, and adds the next one."""
-        config, last = self._model.config, self.blocks[-1]
-        return self.answered(
-            state, rest_of_block(config, last, state["x"], state["context"])
-        )
+        config, last, x = self._model.config, self._blocks[-1], state["x"]
+        if not self._complete:
+            x = rest_of_block(config, last, x, state["context"])
+        return self._answered(state, x)
 
 
 def _before_the_layers(

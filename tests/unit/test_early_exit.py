@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 from types import SimpleNamespace
 
 import keras
@@ -24,6 +25,7 @@ import keras_albert as ka
 from keras_albert import AlbertError, EarlyExit
 from keras_albert.exports import check as checking
 from keras_albert.exports.load import load_exported
+from keras_albert.finetuning import layer_by_layer
 from keras_albert.finetuning.exit_curve import check_can_measure, exit_curve
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.modeling import encoder
@@ -117,10 +119,11 @@ def test_equal_answers_by_hand():
         *marked("on_torch", ("own", "all"), ("shared", "ffn")),
     ],
 )
-def test_a_layer_at_a_time(exits, sharing):
+def test_a_layer_at_a_time(exits, sharing, monkeypatch):
     """Rows that stop get the logits of their layer, within 1e-5.
 
-    The others are computed as if nothing had left the batch.
+    The others are computed as if nothing had left the batch. The batch has 153
+    tokens, and fewer after the first rows have left.
     """
     model = model_with(exits, sharing=sharing)
     x = inputs()
@@ -133,7 +136,9 @@ def test_a_layer_at_a_time(exits, sharing):
     # Four of the nine rows stop after the first layer.
     certain = np.sort(special.softmax(of_layers[:, 0], axis=-1).max(-1))
     half = EarlyExit(confidence=float(certain[4:6].mean()))
-    for rule in (EarlyExit(patience=1), half, EarlyExit(layers=2)):
+    rules = EarlyExit(patience=1), half, EarlyExit(layers=2)
+    for rule, few in itertools.product(rules, (0, 100, 999)):
+        monkeypatch.setattr(layer_by_layer, "FEW_TOKENS", few)
         expected = layers_used(rule, "single_label", of_layers)
         compute = by_layer.with_rule(rule)
         found = compute.with_layers(model, x)
@@ -157,6 +162,7 @@ def test_a_layer_at_a_time(exits, sharing):
 )
 def test_a_layer_is_completed_for_those_that_go_on(monkeypatch):
     """Rows and tokens for which the rest of a layer is computed."""
+    monkeypatch.setattr(layer_by_layer, "FEW_TOKENS", 0)
     model = with_rows_that_differ(model_with("own"))
     x = rows_of_ids(CONFIG.vocab_size)
     sizes, exact = [], encoder.attention_output
@@ -440,7 +446,7 @@ def test_exported_in_bfloat16(tokenizer, tmp_path, exits):
         ("regression", EarlyExit(patience=1, tolerance=0.2)),
     ],
 )
-def test_graphs_of_every_problem(problem, rule):
+def test_graphs_of_every_problem(problem, rule, monkeypatch):
     """TensorFlow's and ONNX's, also with two blocks a layer and no rows."""
     model = with_rows_that_differ(
         model_with("shared", problem, inner_group_num=2)
@@ -460,10 +466,11 @@ def test_graphs_of_every_problem(problem, rule):
     empty = session.run(names, {"token_ids": ids[:0]})
     assert [each.shape for each in empty] == [(0, model.num_labels), (0,)]
     if keras.backend.backend() == "tensorflow":
-        from keras_albert.tasks.early_exit_graph import early_outputs
+        from keras_albert.tasks import early_exit_graph
 
-        for rows_leave in (True, False):
-            outputs = early_outputs(model, rule, x, rows_leave)
+        for rows_leave, few in ((True, 0), (True, 999), (False, 0)):
+            monkeypatch.setattr(early_exit_graph, "FEW_TOKENS", few)
+            outputs = early_exit_graph.early_outputs(model, rule, x, rows_leave)
             found.append([outputs[name].numpy() for name in names])
     for logits, layers in found:
         np.testing.assert_array_equal(layers, expected["layers"])
