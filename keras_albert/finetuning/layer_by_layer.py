@@ -115,7 +115,10 @@ class LayerByLayer:
         state, done, pending = [vectors, vectors, bias], 0, []
         for layer in range(self._rule.layers or 1, last + 1):
             tokens = state[0].shape[0] * state[0].shape[1]
-            completes = layer < last and tokens <= FEW_TOKENS
+            # The last layer need not be completed, but each function would be
+            # compiled for the shape.
+            goes_on = layer < last or model.compiles_each_shape
+            completes = goes_on and tokens <= FEW_TOKENS
             *state, logits = (self._completed if completes else self._exit)(
                 [*itertools.chain(*blocks[done:layer])],
                 pending,
