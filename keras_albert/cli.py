@@ -117,8 +117,10 @@ WIDEST = 100  # columns of a help text: longer lines are hard to read
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; a mistake of the user exits with status 2."""
     _open_standard_streams()
-    if hasattr(sys.stdout, "reconfigure"):
+    may_change = hasattr(sys.stdout, "reconfigure") and not sys.stdout.closed
+    if may_change and sys.stdout.errors == "strict":
         # The locale's encoding may lack letters of labels and of file names.
+        # Python itself does the same for the standard error.
         sys.stdout.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
@@ -160,6 +162,7 @@ def _open_standard_streams() -> None:
     opened = 0
     while opened <= 2:
         opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+        os.set_inheritable(opened, True)  # for worker processes, too
     os.close(opened)
 
 
@@ -257,12 +260,22 @@ def _load_backend() -> None:
                 "Set KERAS_BACKEND to tensorflow, jax or torch, and install "
                 "that extra of keras-albert."
             )
-            if "map segment" in str(error) or "allocate" in str(error):
+            if "failed to map segment" in str(error) and _memory_is_limited():
                 remedy = "Raise the limit of this process's memory (ulimit -v)."
             raise AlbertError(
                 f"cannot load the Keras backend {name!r} and TensorFlow, which "
                 f"feeds the data ({error}). {remedy}"
             ) from None
+
+
+def _memory_is_limited() -> bool:
+    """Whether `ulimit -v` limits the memory of this process."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return limit != resource.RLIM_INFINITY
 
 
 @contextlib.contextmanager

@@ -385,9 +385,10 @@ class _Changed:
         changed = self._change(text)
         try:
             self._stream.write(changed)
-        except UnicodeEncodeError as error:  # labels, names of files
-            safe = changed.encode(error.encoding, "backslashreplace")
-            self._stream.write(safe.decode(error.encoding))
+        except UnicodeEncodeError:  # of labels, or names of files
+            encoding = getattr(self._stream, "encoding", None) or "ascii"
+            safe = changed.encode(encoding, "backslashreplace")
+            self._stream.write(safe.decode(encoding))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

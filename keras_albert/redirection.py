@@ -22,6 +22,8 @@ def redirected(
 ) -> Iterator[None]:
     """Context manager that redirects what the calling thread prints.
 
+    What threads that it starts print goes where it went before.
+
     Args:
         stdout: what receives the thread's standard output; None changes
             nothing.
@@ -98,5 +100,7 @@ class _ByThread:
             stream.flush()
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of an object that is copied, for example
+            raise AttributeError(name)
         stream = self.own()
         return getattr(io.StringIO() if stream is None else stream, name)

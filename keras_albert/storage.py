@@ -185,8 +185,8 @@ def check_new_file(path: Path, suffix: str | None = None) -> None:
         raise AlbertError(f"{path}: there is no folder {folder}. Make it.")
     if not os.access(folder, os.W_OK):
         raise AlbertError(
-            f"{path}: cannot be made, as {folder} must not be written to. "
-            "Choose another output."
+            f"{path}: cannot be made: you have no permission to write to "
+            f"{folder}. Choose another output."
         )
 
 

@@ -168,7 +168,9 @@ def read_tokenizer_json(path: Path) -> Tokenizer | None:
     content = read_json(path)
     try:
         model = content["model"]
-        if model["type"] != "Unigram":
+        # The type may be left out, and BPE has an object as `vocab`.
+        is_unigram = model.get("type", "Unigram") == "Unigram"
+        if not is_unigram or isinstance(model["vocab"], dict):
             return None
         pieces = [(str(piece), float(score)) for piece, score in model["vocab"]]
         if tuple(piece for piece, _ in pieces[:5]) != SPECIAL_PIECES:
@@ -180,16 +182,22 @@ def read_tokenizer_json(path: Path) -> Tokenizer | None:
             for step in steps
             if step["type"] == "Precompiled"
         ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise AlbertError(
-            f"{path}: not what Hugging Face's tokenizers write ({error!r}). "
-            "Copy the file again, or put the vocabulary's spiece.model beside "
-            "it."
-        ) from None
-    return Tokenizer.from_bytes(
-        _sentencepiece_model(pieces, maps[0] if maps else b""),
-        lower_case="Lowercase" in kinds,
-        keep_accents=not kinds & {"NFKD", "StripAccents"},
+        return Tokenizer.from_bytes(
+            _sentencepiece_model(pieces, maps[0] if maps else b""),
+            lower_case="Lowercase" in kinds,
+            keep_accents=not kinds & {"NFKD", "StripAccents"},
+        )
+    except AlbertError as error:
+        raise AlbertError(_other_content(path, error)) from None
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise AlbertError(_other_content(path, repr(error))) from None
+
+
+def _other_content(path: Path, cause: object) -> str:
+    return (
+        f"{path}: not what Hugging Face's tokenizers write for ALBERT "
+        f"({cause}). Copy the file again, or put the vocabulary's spiece.model "
+        "beside it."
     )
 
 

@@ -223,8 +223,9 @@ def epoch_plan(
     fill a batch of their own length share batches with longer ones. `static`
     is the result of `choose_lengths`.
 
-    A single example that is left over gets a second one from the batch before
-    it: losses that compare the examples of a batch teach nothing with one.
+    If the last batch would have a single example, and B is above 2, the batch
+    before it gives it a second one: losses that compare the examples of a batch
+    teach nothing with one.
     """
     rng = np.random.default_rng((seed, _SHUFFLE, epoch))
     order = rng.permutation(len(lengths))

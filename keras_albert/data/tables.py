@@ -138,7 +138,8 @@ def read_parts(
     if reader is None and extension in COMPRESSED_SUFFIXES:
         raise AlbertError(
             f"{path}: compressed, and tables are read as they are. Decompress "
-            "the file, for example with `gunzip`, and give the result."
+            "the file (gunzip, bunzip2, unxz, unzip or unzstd), and give the "
+            "result."
         )
     if reader is None:
         raise AlbertError(

@@ -95,7 +95,13 @@ def embed(run: EmbedRun) -> dict:
         if (run.output / PROGRESS_FILE).is_file():
             progress = read_json(run.output / PROGRESS_FILE)
             _check_made_of(run, progress, made_of)
-            _check_whole(run, progress.get("files", {NAME: 0}))
+            if "files" not in progress:
+                raise AlbertError(
+                    f"{run.output}: an older version of keras-albert began "
+                    "these vectors, and did not note how far. Remove the "
+                    "folder, or choose another output."
+                )
+            _check_whole(run, progress["files"])
         with room_at(run.output):
             write = _WRITERS[run.to](run, count, size, progress, schema)
             _write_all(predictor, run, count, size, progress, write)

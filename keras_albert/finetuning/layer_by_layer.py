@@ -1,8 +1,8 @@
 """Computes a model with exits one layer at a time, for inference.
 
-After each layer, the examples that have their answer leave the batch. Of the
-others a layer is completed only then, unless they have FEW_TOKENS: the answer
-needs its first token alone, see `modeling/exits.py`.
+After each layer, the examples that have their answer leave the batch. Only then
+is the layer completed for the others, since the answer needs its first token
+alone (see `modeling/exits.py`); unless the batch has at most FEW_TOKENS tokens.
 
 Letters: B batch, S sequence length, H hidden size, C labels.
 """
@@ -66,7 +66,7 @@ class LayerByLayer:
     def needs_all_layers(self) -> bool:
         """Whether no example stops early, so that the model computes as well.
 
-        Then it should: it is faster, and this class rounds otherwise.
+        Then it should: it is faster, and its results differ in the last digits.
         """
         count = self._model.config.num_hidden_layers
         return self._rule.layers_of_all(count) == count
@@ -115,9 +115,10 @@ class LayerByLayer:
         state, done, pending = [vectors, vectors, bias], 0, []
         for layer in range(self._rule.layers or 1, last + 1):
             tokens = state[0].shape[0] * state[0].shape[1]
-            # The last layer need not be completed, but each function would be
-            # compiled for the shape.
-            goes_on = layer < last or model.compiles_each_shape
+            # The last layer need not be completed. But where each shape is
+            # compiled, a second function would be compiled for it alone.
+            asked = self._rule.layers is None
+            goes_on = layer < last or (asked and model.compiles_each_shape)
             completes = goes_on and tokens <= FEW_TOKENS
             *state, logits = (self._completed if completes else self._exit)(
                 [*itertools.chain(*blocks[done:layer])],

@@ -68,9 +68,10 @@ def advice_on_pairs(shards: ShardSet, length: int) -> str:
             "pair single sentences with others"
         )
     return (
-        f"Many lines are so long that two of them do not fit into {length} "
-        "tokens. Raise --examples.sequence-length, or, if a line is a "
-        "paragraph, prepare the text with --split-sentences en"
+        f"{shards.share_of_single_lines:.0%} of the documents are a single "
+        f"line. Of the others, two lines may be too long for {length} tokens: "
+        "raise --examples.sequence-length, or, if a line is a paragraph, "
+        "prepare the text with --split-sentences en"
     )
 
 

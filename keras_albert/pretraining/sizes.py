@@ -5,7 +5,6 @@ import difflib
 import os
 import statistics
 import time
-from pathlib import Path
 
 from keras_albert.errors import (
     AlbertError,
@@ -22,6 +21,7 @@ from keras_albert.modeling.parameter_count import (
     of_layer_norm,
 )
 from keras_albert.pretraining.flops import FLOPS_PER_PRODUCT, encoder_products
+from keras_albert.storage import local_path
 
 # BERT (Devlin et al. 2019) in terms of ALBERT's config: nothing is shared, and
 # the embedding is as wide as the encoder. Vocabulary of the English models.
@@ -89,7 +89,7 @@ def _config(name: str) -> AlbertConfig:
         return known[name]
     if name in VARIANTS:
         return VARIANTS[name]
-    path = Path(name)
+    path = local_path(name)
     if path.is_dir():
         return AlbertConfig.from_json(path / CONFIG_FILE)
     is_address = "://" in name  # nothing is downloaded

@@ -30,6 +30,7 @@ from keras_albert.storage import (
     WorkFolder,
     checksum,
     flat,
+    local_path,
     read_json,
     remove_folder,
     replacing,
@@ -49,7 +50,7 @@ from keras_albert.sweep.study import (
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.loop import DIVERGED
 from keras_albert.training.plots import can_draw, save_figure
-from keras_albert.training.run_folder import MADE_OF, folder_at
+from keras_albert.training.run_folder import MADE_OF, SEED_FOLDER, folder_at
 from keras_albert.training.run_log import HELD_OUT, LOG_FILE, RunLog
 
 TABLE_FILE, RESULTS_FILE, PLOT_FILE = "table.md", "results.json", "plot.png"
@@ -125,7 +126,7 @@ def _checksums(plan: SearchPlan) -> dict[str, str]:
     """
     options = [(name, [value]) for name, value in plan.options.items()]
     paths = [
-        Path(str(value))
+        local_path(str(value))
         for name, values in (*options, *plan.search.items())
         if name in ("train", "validation", "data", "config")
         for value in values
@@ -261,15 +262,17 @@ def _check_none_goes_on(output: Path) -> None:
 
     That command was killed, and could not end it.
     """
-    for folder in sorted(output.glob("run-*/")):
-        work = folder_at(folder)
-        if work.begun_with() is None or work.finished():
-            continue
-        try:
-            with work.locked("training"):
-                pass
-        except AlbertError:
-            raise AlbertError(_goes_on(folder)) from None
+    for run in sorted(output.glob("run-*/")):
+        # Of several seeds, each has a folder, and locks it.
+        for folder in (run, *run.glob(SEED_FOLDER.format("*/"))):
+            work = folder_at(folder)
+            if work.begun_with() is None or work.finished():
+                continue
+            try:
+                with work.locked("training"):
+                    pass
+            except AlbertError:
+                raise AlbertError(_goes_on(run)) from None
 
 
 def _goes_on(output: Path) -> str:

@@ -13,9 +13,10 @@ from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.tasks.config import EarlyExit
 
 # Most tokens, with padding, for which a layer is completed before its answer is
-# computed. The answer needs the first token of the layer alone, so that more of
-# them are faster with the layer completed later, for what goes on. But the time
-# of few tokens is mostly that of reading the weights, for one token as for all.
+# computed. An answer needs only the first token of its layer. In large batches
+# it is faster to compute that token alone, and to complete the layer later for
+# the rows that go on. With few tokens nearly all time is spent on reading the
+# weights, which takes as long for one token as for all.
 FEW_TOKENS = 256
 
 

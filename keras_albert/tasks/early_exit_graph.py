@@ -30,9 +30,12 @@ def early_outputs(
     """`logits` float32 [R, C], and `layers` int32 [R], how many were needed.
 
     `rows` are the inputs. Rows that have their answer leave the loop; or, with
-    `rows_leave=False`, they stay until all have it, and the shapes of all
-    tensors are known as soon as those of the inputs are. The CompiledModel of
-    LiteRT needs that.
+    `rows_leave=False`, they are computed until the last of them has it, and the
+    shapes of all tensors are known as soon as those of the inputs are. The
+    CompiledModel of LiteRT needs that.
+
+    With at most FEW_TOKENS, and for LiteRT, a layer is completed before its
+    answer is computed.
     """
     x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
     bias = attention_bias(padding_mask_of(rows), None, x.dtype)

@@ -13,7 +13,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from commands import refused, report_of, rows_of, run, write_rows
+from commands import edit_json, refused, report_of, rows_of, run, write_rows
 from scipy import stats
 from sklearn.feature_extraction.text import TfidfVectorizer
 from small import numpy
@@ -649,6 +649,13 @@ def test_an_interrupted_run_goes_on(
     with pytest.raises(ka.AlbertError, match=r"no finished vectors\.npy"):
         ka.read_vectors(tmp_path / "parts")
     check_that_lost_files_are_named(capsys, folder, tmp_path, data, to)
+    progress = tmp_path / "parts" / "progress.json"
+    stored = progress.read_text()
+    edit_json(progress, files=None)  # of an older version
+    told = {"model": folder / "model", "output": tmp_path / "parts"}
+    said = refused(capsys, "embed", f"--to={to}", data=data, **told)
+    assert "an older version of keras-albert began" in said
+    progress.write_text(stored)
     parts = embed(folder, tmp_path, "parts", data, f"--to={to}")
     assert done == [texts[i] for i in (0, 2, 4, 4, 6)]
     names = [p.relative_to(whole) for p in whole.rglob("*") if p.is_file()]

@@ -313,9 +313,10 @@ def test_a_table_whose_name_is_not_utf8(model, tmp_path):
     assert 0 <= ka.evaluate(run, path).report["accuracy"] <= 1
 
 
-def test_letters_that_the_callers_output_lacks(monkeypatch):
+@pytest.mark.parametrize("encoding", ["ascii", "koi8-r", "cp1252"])
+def test_letters_that_the_callers_output_lacks(monkeypatch, encoding):
     """Labels are printed in any case."""
-    written = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
+    written = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
     monkeypatch.setattr("sys.stderr", written)
     with python_api._Inputs(Path("unused")).named_as_given():
         print("a \u65e5", file=sys.stderr)

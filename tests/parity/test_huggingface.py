@@ -31,6 +31,7 @@ from keras_albert.checkpoints.tokenizer_json import (
     tokenizer_json,
 )
 from keras_albert.checkpoints.transfer import imported, weights_of
+from keras_albert.text.special_tokens import SPECIAL_PIECES
 
 # Two libraries are compared; the golden numbers of test_tf1_golden.py hold on
 # every backend.
@@ -41,6 +42,7 @@ transformers = pytest.importorskip(
 )
 
 LABELS = ("anger", "joy", "calm")
+SPECIAL = [[piece, 0.0] for piece in SPECIAL_PIECES]
 CONFIGS = SIZES | {
     "two_inner": {"inner_group_num": 2},
     "relu": {"hidden_act": "relu"},
@@ -383,13 +385,27 @@ def test_vocabulary_as_released(tmp_path, tokenizer, golden):
         ({"vocab": [["<unk>", 0.0], ["a", -1.0]]}, None),
         ({"vocab": [["<pad>"]]}, "not what Hugging Face's tokenizers write"),
         ({"vocab": None}, "not what Hugging Face's tokenizers write"),
+        ({"type": None, "vocab": {"<pad>": 0}}, None),
+        (
+            {"vocab": [*SPECIAL, ["a", -1.0], ["a", -2.0]]},
+            "tokenizer.json: not",
+        ),
+        (
+            {"vocab": [*SPECIAL, ["\ud800", -1.0]]},
+            "tokenizer.json: not.*Unicode",
+        ),
     ],
 )
 def test_other_vocabularies(tmp_path, tiny_vocab, changes, message):
     """A model without vocabulary takes ids, so that only damage is an error."""
     content = json.loads(tokenizer_json(ka.Tokenizer(tiny_vocab)))
-    content["model"] |= changes
     path = tmp_path / "tokenizer.json"
+    del content["model"]["type"]  # older files have none
+    path.write_text(json.dumps(content))
+    assert read_tokenizer_json(path).vocab_size == 160
+    content["model"] |= changes
+    if content["model"].get("type", "") is None:
+        del content["model"]["type"]
     path.write_text(json.dumps(content))
     if message is None:
         assert read_tokenizer_json(path) is None

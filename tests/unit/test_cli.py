@@ -480,11 +480,17 @@ def test_no_garbage_is_collected_during_imports(monkeypatch):
     assert gc.get_freeze_count() >= before + len(finder.made)
 
 
-def test_too_little_memory_for_a_backend(monkeypatch):
+@pytest.mark.parametrize(
+    ("limited", "remedy"),
+    [(True, "Raise the limit of this process"), (False, "Set KERAS_BACKEND")],
+)
+def test_too_little_memory_for_a_backend(monkeypatch, limited, remedy):
+    """The same message has other causes where memory is not limited."""
+    monkeypatch.setattr(cli, "_memory_is_limited", lambda: limited)
     cause = "_sentencepiece.so: failed to map segment from shared object"
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setattr(sys, "meta_path", [BrokenKeras(cause), *sys.meta_path])
-    with pytest.raises(AlbertError, match="Raise the limit of this process"):
+    with pytest.raises(AlbertError, match=remedy):
         _load_backend()
 
 

@@ -90,6 +90,7 @@ def test_after_how_many_layers_all_stop():
         assert EarlyExit(**options).layers_of_all(5) == expected
 
 
+@pytest.mark.any_backend
 def test_confidence_by_hand():
     """With several labels, that of the least certain of them counts."""
     odds = np.array([[[0.6, 0.4], [0.9, 0.1]], [[0.2, 0.8], [0.5, 0.5]]])

@@ -434,7 +434,7 @@ def test_single_sentences_do_not_count_for_the_order(tmp_path, tiny_vocab):
     lines = ["the fox sold two hens and a barn " * 3] * 2
     (tmp_path / "long").mkdir()
     long = write_shards(tmp_path / "long", tiny_vocab, [lines] * 3)
-    message = "not fit into 16 tokens. Raise --examples.sequence-length"
+    message = "too long for 16 tokens: raise --examples.sequence-length"
     with pytest.raises(AlbertError, match=message):
         pretraining_dataset(long, config, batch_size=3, seed=0)
     # Three examples an epoch: a batch of 8 spans three epochs.

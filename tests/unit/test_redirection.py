@@ -1,5 +1,6 @@
 """What one thread prints is redirected for it alone."""
 
+import copy
 import io
 import subprocess
 import sys
@@ -69,15 +70,19 @@ def test_a_process_without_streams(monkeypatch):
     assert sys.stdout is None and said.getvalue() == "kept\n"
     print("lost", file=stream, flush=True)
     assert not stream.isatty()
+    assert copy.copy(stream).targets() == []
 
 
 @pytest.mark.parametrize("closed", ["0", "1", "2", "0 1 2"])
 def test_closed_streams_are_not_taken_by_files(closed, tmp_path):
     """A command that gets no standard error must not write it into a file."""
+    child = "print(open('main.py').fileno(), file=open('child', 'w'))"
     program = (
-        "import sys, keras_albert.cli as cli\n"
-        "cli._run = lambda arguments: open(arguments[0], 'w').write(\n"
-        "    str(open(__file__).fileno()))\n"
+        "import subprocess, sys, keras_albert.cli as cli\n"
+        "def run(arguments):\n"
+        "    open(arguments[0], 'w').write(str(open(__file__).fileno()))\n"
+        f"    subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+        "cli._run = run\n"
         "cli.main()"
     )
     (tmp_path / "main.py").write_text(program)
@@ -86,6 +91,8 @@ def test_closed_streams_are_not_taken_by_files(closed, tmp_path):
         ["sh", "-c", f'exec "$@" {closing}', "sh", sys.executable]
         + [str(tmp_path / "main.py"), str(tmp_path / "number")],
         capture_output=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert int((tmp_path / "number").read_text()) > 2
+    for name in ("number", "child"):
+        assert int((tmp_path / name).read_text()) > 2

@@ -371,13 +371,14 @@ def test_other_data_in_a_search(folder, trained, path, option):
     assert len(order(folder)) == 6
 
 
-def test_another_architecture_in_a_search(folder):
+def test_another_architecture_in_a_search(folder, monkeypatch):
     """Its file is compared, too, as an edit would give other models."""
+    monkeypatch.setenv("HOME", str(folder))
     (folder / "sizes.json").write_text("{}")
-    plan = SearchPlan("pretrain", {"config": "sizes.json"}, {"seed": [1, 2]})
+    plan = SearchPlan("pretrain", {"config": "~/sizes.json"}, {"seed": [1, 2]})
     before = sweep_run._checksums(plan)
     (folder / "sizes.json").write_text('{"hidden_size": 48}')
-    assert before.keys() == {"sizes.json"}
+    assert before.keys() == {str(folder / "sizes.json")}
     assert before != sweep_run._checksums(plan)
 
 
@@ -547,12 +548,16 @@ def test_minutes_of_a_search_that_is_killed(folder, trained, monkeypatch):
     assert minutes > 0.2 / 60
 
 
-def test_a_run_that_goes_on_is_found_before_another_begins(folder, trained):
+@pytest.mark.parametrize("place", ["", "seed-1"])
+def test_a_run_that_goes_on_is_found_before_another_begins(
+    folder, trained, place
+):
     """A command that was killed leaves the process of its run."""
     trained({"PAUSE": "9"})
     assert search(folder, max_minutes=0.02) == []
     (first,) = order(folder)
-    left = folder_at(folder / "out" / first)
+    left = folder_at(folder / "out" / first / place)
+    left.output.mkdir(exist_ok=True)
     (left.output / "run.json").write_text("{}")
     trained({"PAUSE": "0"})
     with (
