@@ -195,6 +195,31 @@ def allow_strings(layer: keras.layers.Layer) -> None:
     layer._allow_non_tensor_positional_args = True
 
 
+@contextlib.contextmanager
+def own_keras_random() -> Iterator[None]:
+    """Context manager after which `keras.random` goes on as before it.
+
+    `keras.utils.set_random_seed` removes the generator from which
+    `keras.random` draws, and the next one begins with the seed.
+
+    Uses: `keras.src.backend.common.global_state`, `keras.src.random.
+    seed_generator`, `keras.src.utils.rng_utils`.
+    Seen in: Keras 3.15.1.
+    No public way: the generator and the seed can be set, and not read.
+    """
+    from keras.src.backend.common import global_state
+    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+    from keras.src.utils.rng_utils import GLOBAL_RANDOM_SEED
+
+    names = GLOBAL_SEED_GENERATOR, GLOBAL_RANDOM_SEED
+    before = {n: global_state.get_global_attribute(n) for n in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            global_state.set_global_attribute(name, value)
+
+
 # Keras: the optimizer.
 
 

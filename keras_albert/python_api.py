@@ -33,6 +33,7 @@ from keras_albert.modeling.inputs import vocabulary_of
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.report import report_lines
 from keras_albert.pretraining.run import pretrain as run_pretrain
+from keras_albert.private_apis import own_keras_random
 from keras_albert.redirection import own_stream, redirected
 from keras_albert.storage import local_path, option_types, replacing
 from keras_albert.tasks.metrics import confusion_figure
@@ -256,14 +257,17 @@ def evaluate(
 
 @contextlib.contextmanager
 def _own_random_numbers() -> Iterator[None]:
-    """Leaves the caller's generators of Python, NumPy and PyTorch as they were.
+    """Leaves the caller's generators as they were.
+
+    They are those of Python, NumPy, Keras and PyTorch.
 
     A run sets their seeds. A random search of the caller would otherwise draw
     the same values after each run.
     """
     states = random.getstate(), np.random.get_state(), random_states()
     try:
-        yield
+        with own_keras_random():
+            yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])

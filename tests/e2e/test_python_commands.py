@@ -328,7 +328,11 @@ def test_random_numbers_of_the_caller():
     drawn = []
 
     def draw():
-        return random.random(), np.random.random()
+        return (
+            random.random(),
+            np.random.random(),
+            float(keras.random.uniform(())),
+        )
 
     for _ in range(2):
         with python_api._own_random_numbers():
