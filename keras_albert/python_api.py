@@ -257,12 +257,11 @@ def evaluate(
 
 @contextlib.contextmanager
 def _own_random_numbers() -> Iterator[None]:
-    """Leaves the caller's generators as they were.
+    """Leaves the caller's random generators as they were.
 
-    They are those of Python, NumPy, Keras and PyTorch.
-
-    A run sets their seeds. A random search of the caller would otherwise draw
-    the same values after each run.
+    They are those of Python, NumPy, Keras and PyTorch. A run sets their seeds:
+    otherwise a random search of the caller would draw the same values after
+    each run.
     """
     states = random.getstate(), np.random.get_state(), random_states()
     try:
