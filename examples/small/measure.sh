@@ -230,6 +230,18 @@ distil() {
     done
 }
 
+narrow_pretrained() {  # narrow_pretrained OUTPUT SEED STEPS OPTION ...
+    output=$1 seed=$2 steps=$3; shift 3
+    if [ ! -e "$output/report.json" ]; then
+        keras-albert pretrain --data shards-train --config narrow.json \
+            --output "$output" --seed "$seed" --validation shards-held-out \
+            --validation-steps 64 --batch-size 32 --steps "$steps" \
+            --warmup-steps $(((steps + 5) / 10)) \
+            --examples.sequence-length 64 --examples.masked-lm-prob 0.4 \
+            --examples.max-predictions 26 --optimizer.optimizer muon \
+            --optimizer.learning-rate 0.0015 "$@"
+    fi
+}
 narrow() {  # a narrower student, of 128 in place of 256
     if [ ! -e narrow.json ]; then
         sed -e 's/"hidden_size": 256/"hidden_size": 128/' \
@@ -238,19 +250,11 @@ narrow() {  # a narrower student, of 128 in place of 256
             pretrained/albert_config.json > narrow.json
     fi
     for seed in 0 1; do
-        for teacher in "" "--teacher pretrained"; do
-            output=narrow-$seed${teacher:+-taught}
-            if [ ! -e "$output/report.json" ]; then
-                keras-albert pretrain --data shards-train --config narrow.json \
-                    --output "$output" --validation shards-held-out \
-                    --validation-steps 64 --batch-size 32 --steps 3000 \
-                    --warmup-steps 300 --examples.sequence-length 64 \
-                    --examples.masked-lm-prob 0.4 --examples.max-predictions 26 \
-                    --optimizer.optimizer muon --optimizer.learning-rate 0.0015 \
-                    --seed $seed $teacher
-            fi
-        done
+        narrow_pretrained narrow-$seed $seed 3000
+        narrow_pretrained narrow-$seed-taught $seed 3000 --teacher pretrained
     done
+    # The arithmetic of 3,000 steps with the teacher.
+    narrow_pretrained narrow-0-longer 0 5475
     for start in narrow-0 narrow-0-taught; do
         for teacher in "" "--teacher sst"; do
             finetune "sst-$start${teacher:+-taught}" --model $start \
