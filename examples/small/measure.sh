@@ -257,7 +257,7 @@ narrow() {  # a narrower student, of 128 in place of 256
     narrow_pretrained narrow-0-longer 0 5475
     for start in narrow-0 narrow-0-taught; do
         for teacher in "" "--teacher sst"; do
-            finetune "sst-$start${teacher:+-taught}" --model $start \
+            finetune "sst-$start${teacher:+-by-sst}" --model $start \
                 --task SST-2 --train GLUE --steps 1500 --validate-every 1500 \
                 --sequence-length 64 --learning-rate 3e-4 --seeds 3 $teacher
         done
