@@ -156,18 +156,20 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
             _write_weights(model, unfinished / folders[WEIGHTS])
         if DENSE in folders:
             _write_dense(model, unfinished / folders[DENSE])
-        write_json(
-            unfinished / MODULES_FILE,
-            [
-                {
-                    "idx": number,
-                    "name": str(number),
-                    "path": name,
-                    "type": f"{MODULES}.{kind}",
-                }
-                for number, (kind, name) in enumerate(folders.items())
-            ],
-        )
+        write_json(unfinished / MODULES_FILE, _modules_json(folders))
+
+
+def _modules_json(folders: dict[str, str]) -> list[dict]:
+    """The content of modules.json; `folders` has the folder of each module."""
+    return [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": name,
+            "type": f"{MODULES}.{kind}",
+        }
+        for number, (kind, name) in enumerate(folders.items())
+    ]
 
 
 def _check_no_prompt(path: Path) -> None:
