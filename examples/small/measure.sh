@@ -9,9 +9,10 @@
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
 # (see README.md), for `reviews` also `aclImdb` (see reviews.py), and for `cloze`
 # three collections of news (see articles.py). `sentences` comes after
-# `reviews`, `simcse` after `vectors`, `distil` and `narrow` after `sst`, `curves` after
-# `exits`. Each writes folders with a report.json, and what `evaluate` prints to
-# a file of its name that ends in .txt. What is finished is not made again.
+# `reviews`, `simcse` after `vectors`, `distil` and `narrow` after `sst`,
+# `curves` after `exits`. `narrow` needs `shards-train`, too. Each writes folders
+# with a report.json, and what `evaluate` prints to a file of its name that ends
+# in .txt. What is finished is not made again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 rows=GLUE/STS-B/train.tsv

@@ -1,13 +1,12 @@
 """Writes and reads `tokenizer.json` of Hugging Face's tokenizers.
 
-A vocabulary is written in this format, too, since transformers reads
-spiece.model incorrectly. It is read from it where there is no spiece.model:
-transformers 5 and sentence-transformers do not keep that file.
+A vocabulary is read from this file where there is no spiece.model: transformers
+5 and sentence-transformers do not keep that file.
 
-transformers can convert spiece.model itself, but incorrectly. It treats the
-user-defined pieces of SentencePiece, which are "(", ")", "-", "." and others in
-the released vocabulary, as words of their own. Most English sentences then get
-other ids than those that the model was trained with.
+It is written beside spiece.model, since transformers converts that incorrectly:
+it treats the user-defined pieces of SentencePiece, which are "(", ")", "-", "."
+and others in the released vocabulary, as words of their own. Most English
+sentences then get other ids than those that the model was trained with.
 """
 
 import base64
@@ -23,7 +22,6 @@ from keras_albert.storage import read_json
 from keras_albert.text.special_tokens import (
     CLS_ID,
     MASK_ID,
-    PAD_ID,
     SEP_ID,
     SPECIAL_PIECES,
     UNK_ID,
@@ -31,7 +29,8 @@ from keras_albert.text.special_tokens import (
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 # The score of pieces that must never be chosen: others have a higher one.
-# transformers adds it to the scores of the same pieces.
+# Where transformers converts spiece.model, it adds this number to the scores of
+# the same pieces, which end in a digit and a comma.
 _NEVER = -100.0
 # White space of Python that the character map of SentencePiece drops.
 _SPACES = r"[\x09-\x0d\x1c-\x1f\x85]"
@@ -173,7 +172,8 @@ def read_tokenizer_json(path: Path) -> Tokenizer | None:
         if not is_unigram or isinstance(model["vocab"], dict):
             return None
         pieces = [(str(piece), float(score)) for piece, score in model["vocab"]]
-        if tuple(piece for piece, _ in pieces[:5]) != SPECIAL_PIECES:
+        first = tuple(piece for piece, _ in pieces[: len(SPECIAL_PIECES)])
+        if first != SPECIAL_PIECES:
             return None
         steps = [*_steps(content.get("normalizer"))]
         kinds = {step["type"] for step in steps}
@@ -227,14 +227,5 @@ def _sentencepiece_model(
         elif score < _NEVER and piece[-1:] == ",":  # by transformers
             score -= _NEVER
         model.pieces.add(piece=piece, score=score, type=kind)
-    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
-    model.trainer_spec.vocab_size = len(pieces)
-    model.trainer_spec.pad_id = PAD_ID
-    model.trainer_spec.unk_id = UNK_ID
-    model.trainer_spec.bos_id = CLS_ID
-    model.trainer_spec.eos_id = SEP_ID
-    for name, i in (("unk", UNK_ID), ("bos", CLS_ID), ("eos", SEP_ID)):
-        setattr(model.trainer_spec, f"{name}_piece", SPECIAL_PIECES[i])
-    model.trainer_spec.pad_piece = SPECIAL_PIECES[PAD_ID]
     model.normalizer_spec.precompiled_charsmap = charsmap
     return model.SerializeToString()

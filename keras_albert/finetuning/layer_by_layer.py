@@ -8,6 +8,7 @@ Letters: B batch, S sequence length, H hidden size, C labels.
 """
 
 import copy
+import functools
 import itertools
 from collections.abc import Mapping
 
@@ -80,8 +81,13 @@ class LayerByLayer:
         model = self._model
         self._variables = model.variables
         self._embed = compiled(model, self._embedded)
-        self._exit = compiled(model, self._one_exit)
-        self._completed = compiled(model, self._one_layer)
+        # by whether the layer of the exit is completed
+        self._exits = {
+            completes: compiled(
+                model, functools.partial(self._one_exit, completes)
+            )
+            for completes in (False, True)
+        }
         self._weights = compiled(model, self._all_weights)
 
     def __call__(
@@ -120,7 +126,7 @@ class LayerByLayer:
             asked = self._rule.layers is None
             goes_on = layer < last or (asked and model.compiles_each_shape)
             completes = goes_on and tokens <= FEW_TOKENS
-            *state, logits = (self._completed if completes else self._exit)(
+            *state, logits = self._exits[completes](
                 [*itertools.chain(*blocks[done:layer])],
                 pending,
                 pooler,
@@ -189,41 +195,36 @@ class LayerByLayer:
         )
 
     def _one_exit(
-        self, blocks, to_complete, pooler, classifier, x, context, bias
+        self,
+        completes,
+        blocks,
+        to_complete,
+        pooler,
+        classifier,
+        x,
+        context,
+        bias,
     ):
         """Completes a layer, and computes the next one as far as its exit.
 
         `to_complete` is a list of the last block of the layer before, for
-        which `up_to_attention` returned `x` and `context`, [B, S, H]. Before
-        the first layer it is empty, and `x` is the input of `blocks`.
+        which `up_to_attention` returned `x` and `context`, [B, S, H]. If it is
+        empty, `x` is the input of `blocks`. `completes` says whether these are
+        completed, too, so that the next layer needs no `context`.
 
-        Returns them for `blocks`, the bias, and the logits [B, C].
+        Returns both for `blocks`, the bias, and the logits [B, C].
         """
         config = self._model.config
         for each in to_complete:
             x = rest_of_block(config, each, x, context)
         x, context = up_to_attention(config, blocks, x, bias)
-        first = first_token(config, blocks[-1], x, context)
-        return x, context, bias, _logits(first, pooler, classifier)
-
-    def _one_layer(
-        self, blocks, to_complete, pooler, classifier, x, context, bias
-    ):
-        """As `_one_exit`, but completes the layer before its exit.
-
-        Of what it returns, the next layer needs no `context`.
-        """
-        config = self._model.config
-        for each in to_complete:
-            x = rest_of_block(config, each, x, context)
-        x, context = up_to_attention(config, blocks, x, bias)
-        x = rest_of_block(config, blocks[-1], x, context)
-        return x, context, bias, _logits(x[:, 0], pooler, classifier)
-
-
-def _logits(first, pooler, classifier):
-    """The logits [B, C] of the vectors of the first token, [B, H]."""
-    return _dense(ops.tanh(_dense(first, *pooler)), *classifier)
+        if completes:
+            x = rest_of_block(config, blocks[-1], x, context)
+            first = x[:, 0]
+        else:
+            first = first_token(config, blocks[-1], x, context)
+        pooled = ops.tanh(_dense(first, *pooler))
+        return x, context, bias, _dense(pooled, *classifier)
 
 
 def _dense(x, kernel, bias):

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-MANY_SINGLE_LINES = 0.5  # share of the documents that explains single sentences
+# Share of documents of one line from which on these documents, and not the
+# length of lines, are named as the cause of examples of a single sentence.
+CAUSED_BY_DOCUMENTS = 0.5
 
 
 def advice_on_pairs(shards: ShardSet, length: int) -> str:
@@ -59,7 +61,7 @@ def advice_on_pairs(shards: ShardSet, length: int) -> str:
 
     The cause is either that documents are single lines, or that lines are long.
     """
-    if shards.share_of_single_lines >= MANY_SINGLE_LINES:
+    if shards.share_of_single_lines >= CAUSED_BY_DOCUMENTS:
         return (
             f"{shards.share_of_single_lines:.0%} of the documents are a single "
             "line. Prepare the text with --blank-lines 2 if blank lines also "

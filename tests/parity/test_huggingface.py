@@ -6,6 +6,7 @@ Weights are random; see exchange.py.
 import json
 import shutil
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -316,6 +317,17 @@ def test_half_precision_files(tmp_path, dtype):
     assert_close(arrays(ours(x)), expected)
 
 
+def pieces_of(tokenizer):
+    """The pieces, scores and types of a vocabulary, and its character map."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model_bytes)
+    return SimpleNamespace(
+        pieces=[(each.piece, each.score, each.type) for each in model.pieces],
+        charsmap=model.normalizer_spec.precompiled_charsmap,
+    )
+
+
 @pytest.mark.parametrize(
     ("lower_case", "keep_accents"),
     [(True, False), (False, False), (False, True)],
@@ -349,7 +361,18 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case, keep_accents):
     theirs.save_pretrained(tmp_path / "again")
     settings = read_json(tmp_path / "again" / "tokenizer_config.json")
     assert settings["do_lower_case"] == lower_case
-    # Read from there, since transformers writes no spiece.model.
+    # Read from there, since transformers writes no spiece.model. It gives a
+    # score of its own to pieces that are split again, and ours is lost.
+    own = transformers.AlbertTokenizer.from_pretrained(tmp_path / "out")
+    own.save_pretrained(tmp_path / "own")
+    original = pieces_of(tokenizer)
+    for folder, lost in (("again", set(tokenizer.resplits)), ("own", set())):
+        path = tmp_path / folder / "tokenizer.json"
+        found = pieces_of(read_tokenizer_json(path))
+        assert found.charsmap == original.charsmap != b""
+        for i, (piece, score, kind) in enumerate(original.pieces):
+            score = -100.0 if i in lost else pytest.approx(score, abs=1e-5)
+            assert found.pieces[i] == (piece, score, kind), folder
     shutil.copy(tmp_path / "again" / "tokenizer.json", tmp_path / "out")
     (tmp_path / "out" / "spiece.model").unlink()
     again = ka.load(tmp_path / "out").tokenizer

@@ -378,11 +378,13 @@ def with_texts(tokenizer):
 
 
 @pytest.mark.parametrize("options", [{"patience": 2}, {"layers": 3}])
-def test_a_rule_by_which_nothing_stops(with_texts, options):
+def test_a_rule_by_which_nothing_stops(with_texts, monkeypatch, options):
     """Then every number is exactly that of the plain model of three layers."""
     plain = ka.Predictor(with_texts)
     rule = EarlyExit(**options)
     ruled = dataclasses.replace(plain, early_exit=rule)
+    # No layer is computed alone, which would round otherwise.
+    monkeypatch.setattr(LayerByLayer, "__call__", None)
     texts = ["the fox", "a barn in the village", "the old house near London"]
     expected = plain.probabilities(texts)
     np.testing.assert_array_equal(ruled.probabilities(texts), expected)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from keras_albert.data.batches import (
     Features,
@@ -48,6 +48,9 @@ def test_no_other_lengths_leave_less(lengths, most, longest):
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 4), st.integers(0, 9))
+@example(np.full(7, 5), 3, 1, 0)  # one is left over
+@example(np.array([3, 50, 50, 50, 50]), 4, 4, 1)
+@example(np.full(3, 5), 2, 1, 0)
 def test_an_epoch_has_each_example_once(lengths, batch_size, most, epoch):
     static = choose_lengths(lengths, 64, most)
     plan = epoch_plan(lengths, static, batch_size, 7, epoch)

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 from small import CONFIG
 
@@ -204,5 +205,11 @@ def test_only_warnings_of_retracing_are_left_out():
             call_with_many_shapes(lambda x: x + 1)
             logger.warning("another one")
         assert said == ["another one"]
+        said.clear()
+        model = ka.AlbertBackbone(CONFIG)
+        for size in range(1, 9):
+            ids = np.full((size, size + 1), 7)
+            model.predict_on_batch({"token_ids": ids})
+        assert not said
     finally:
         logger.removeHandler(handler)
