@@ -18,7 +18,11 @@ from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.tasks.config import CUT, EarlyExit
-from keras_albert.tasks.early_exit import check_exits, check_is_one, layers_used
+from keras_albert.tasks.early_exit import (
+    check_exits,
+    check_no_ensemble,
+    layers_used,
+)
 from keras_albert.training.plots import new_figure, save_figure
 
 CONFIDENCES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
@@ -56,7 +60,7 @@ class ExitPoint:
 def check_can_measure(predictor: Predictor) -> None:
     """Raises AlbertError unless the curve can be measured and drawn."""
     model = predictor.model
-    check_is_one(model)
+    check_no_ensemble(model)
     if getattr(model, "exits", None) is None:
         raise AlbertError(
             "`exit_curve` measures a model with exits. Received: a model "

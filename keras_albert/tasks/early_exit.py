@@ -84,7 +84,7 @@ def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
             "`early_exit` must be a rule such as keras_albert.EarlyExit("
             f"patience=2), or None. Received: {rule!r:.60}."
         )
-    check_is_one(model)
+    check_no_ensemble(model)
     count = model.config.num_hidden_layers
     problem = getattr(model, "problem", None)
     if not hasattr(model, "exits"):
@@ -132,7 +132,7 @@ def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
         )
 
 
-def check_is_one(model: AlbertModel) -> None:
+def check_no_ensemble(model: AlbertModel) -> None:
     """Raises AlbertError for several models that are averaged."""
     if isinstance(model, AlbertEnsemble):
         raise AlbertError(

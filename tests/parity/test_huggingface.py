@@ -401,6 +401,21 @@ def test_vocabulary_as_released(tmp_path, tokenizer, golden):
         assert read.encode_batch(texts) == expected
 
 
+def test_pieces_that_are_split_again(tmp_path, tiny_vocab):
+    """transformers takes 100 from their scores, and this package has none."""
+    content = json.loads(tokenizer_json(ka.Tokenizer(tiny_vocab)))
+    content["model"]["vocab"][-2:] = [
+        ["\u25812,", -113.5],
+        ["\u25817,", -100.0],
+    ]
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    read = read_tokenizer_json(path)
+    assert read.resplits.keys() == {158, 159}
+    scores = [score for _, score, _ in pieces_of(read).pieces[-2:]]
+    assert scores == [-13.5, -100.0]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

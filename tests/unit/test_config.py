@@ -94,6 +94,7 @@ def test_variants():
         ({"hidden_sise": 768}, "`hidden_sise`. Did you mean `hidden_size`"),
         ({"zzz": 1}, "`zzz`. Remove them"),
         ({"hidden_size": 770}, "hidden_size=770, num_attention_heads=12"),
+        ({"embedding_size": 1}, "must be 2 or more.*embedding_size=1"),
         ({"hidden_size": 768.0}, "positive integer .*: hidden_size=76"),
         ({"vocab_size": True}, "vocab_size=True"),
         ({"hidden_act": "swish"}, "'swish'"),

@@ -206,10 +206,10 @@ def test_only_warnings_of_retracing_are_left_out():
             logger.warning("another one")
         assert said == ["another one"]
         said.clear()
-        model = ka.AlbertBackbone(CONFIG)
-        for size in range(1, 9):
-            ids = np.full((size, size + 1), 7)
-            model.predict_on_batch({"token_ids": ids})
+        for _ in range(6):  # TensorFlow counts all models as one function
+            model = ka.AlbertBackbone(CONFIG)
+            for size in (3, 5, 7):
+                model.predict_on_batch({"token_ids": np.full((4, size), 7)})
         assert not said
     finally:
         logger.removeHandler(handler)
