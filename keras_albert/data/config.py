@@ -14,7 +14,8 @@ class TableColumns:
     pair: str | None = None
     """column of the second text, if the task has pairs"""
     negative: tuple[str, ...] = ()
-    """columns of texts that do not match, to learn embeddings"""
+    """columns of texts that do not match, to learn embeddings: a text in each
+    row, or a list of texts, as many in every row"""
     label: str = "label"
     """column of the label: one label, several labels, a label for each word, a
     number, or the right choice"""

@@ -388,6 +388,14 @@ def read_choices(value: object) -> list[str]:
     return [read_text(choice) for choice in choices]
 
 
+def read_texts(value: object) -> list[str]:
+    """Reads one or more texts: a list of texts, or a single text."""
+    texts = value if isinstance(value, list) else [value]
+    if not texts:
+        raise AlbertError("is an empty list.")
+    return [read_text(text) for text in texts]
+
+
 def label_index(
     labels: Sequence[str],
     names: Sequence[str],

@@ -6,7 +6,8 @@ Letters: N examples, T texts of an example, D size of the vectors.
 import abc
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -14,7 +15,15 @@ from scipy import sparse
 
 from keras_albert.data.bad_rows import place_of
 from keras_albert.data.batches import Features
-from keras_albert.data.tables import Field, Table, read_number, read_text
+from keras_albert.data.frames import Frame
+from keras_albert.data.tables import (
+    Field,
+    Table,
+    read_number,
+    read_parts,
+    read_text,
+    read_texts,
+)
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import IDF_FIRST_LAST, POOLINGS
@@ -241,8 +250,17 @@ class _VectorTask(LearnedTask):
 
 
 def _texts_of(table: Table) -> list[Sequence[str]]:
-    """The columns of a table that hold texts: the text, its partner, others."""
-    return [table.values[n] for n in table.values if n != LABEL]
+    """The columns of a table that hold texts: the text, its partner, others.
+
+    A column of lists of texts counts as several columns.
+    """
+    columns: list[Sequence[str]] = []
+    for name, values in table.values.items():
+        if name.startswith(NEGATIVE):
+            columns += zip(*values, strict=True)
+        elif name != LABEL:
+            columns.append(values)
+    return columns
 
 
 def _plain_pairs(
@@ -323,8 +341,36 @@ class Embedding(_VectorTask):
             fields[PAIR] = Field(columns.pair or columns.text, read_text)
             for number, column in enumerate(columns.negative, start=1):
                 name = NEGATIVE if number == 1 else f"{NEGATIVE} {number}"
-                fields[name] = Field(column, read_text)
+                fields[name] = Field(column, read_texts)
         return fields
+
+    def parts(
+        self,
+        path: str | Path | Frame,
+        fields: Mapping[str, Field],
+        skip_bad: bool = False,
+        rows_at_once: int | None = None,
+    ) -> Iterator[Table]:
+        """Reads a file as `read_parts` does, and counts the negatives of rows.
+
+        Raises AlbertError for a row with another number of negatives in a
+        column than the first one has.
+        """
+        counts: dict[str, int] = {}
+
+        def complete(row: dict, values: dict) -> dict:
+            for name in [n for n in values if n.startswith(NEGATIVE)]:
+                count = counts.setdefault(name, len(values[name]))
+                if len(values[name]) != count:
+                    raise AlbertError(
+                        f"the {name} in column `{fields[name].column}` must "
+                        f"have as many texts as in the first row, {count}. "
+                        f"Received: {len(values[name])}. Give all rows the "
+                        "same number."
+                    )
+            return values
+
+        return read_parts(path, fields, skip_bad, rows_at_once, complete)
 
     def target_of(self, tokenizer, table):
         """A number for each text, the same for equal texts: int32 [N, T].

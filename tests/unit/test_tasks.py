@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 from commands import write_rows
+from pyarrow import parquet
 from scipy.special import expit
 
 import keras_albert as ka
@@ -315,6 +317,41 @@ def test_variants_of_a_text_are_the_same_text(tokenizer, tiny_vocab):
     other = ka.Tokenizer(tiny_vocab, keep_accents=True)
     target = task.target_of(other, table(**values))
     assert target.tolist() == [[0, 1], [2, 1]]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_negatives_in_a_list(tokenizer, tmp_path, suffix):
+    """The same examples as with a column for each; as many in every row."""
+    task = ALL_TASKS["embedding"]
+    row = {"text": "a fox", "pair": "fox", "no": "a dog", "no2": "hens"}
+    rows = [row, row | {"text": "a barn", "no2": "the dog"}]
+    lists = [each | {"no": [each["no"], each["no2"]]} for each in rows]
+
+    def read(rows, *names, skip_bad=False):
+        path = write_rows(tmp_path / "rows.jsonl", rows)
+        if suffix == "parquet":
+            path = path.with_suffix(".parquet")
+            parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        columns = TableColumns(pair="pair", negative=names)
+        return task.read(path, columns, True, skip_bad)
+
+    columns, list_of_two = read(rows, "no", "no2"), read(lists, "no")
+    expected, found = (
+        task.features(tokenizer, each, None, 40)
+        for each in (columns, list_of_two)
+    )
+    assert found.choices == expected.choices == 4
+    for one, other in zip(found.rows, expected.rows, strict=True):
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+    np.testing.assert_array_equal(found.target, expected.target)
+    assert task.texts(list_of_two) == task.texts(columns)
+    lists.insert(1, row | {"no": ["a dog"]})
+    message = r":2: the negative in column `no` must have as many .*2.*1\."
+    with pytest.raises(AlbertError, match=message):
+        read(lists, "no")
+    assert len(read(lists, "no", skip_bad=True)) == 2
+    with pytest.raises(AlbertError, match=r":1: the negative .* is an empty"):
+        read([row | {"no": []}], "no")
 
 
 def test_a_label_for_each_word(tokenizer):
