@@ -77,6 +77,11 @@ def no_room(error: Exception) -> str | None:
     return None
 
 
+def remedy_of(error: Exception) -> str:
+    """What a user can do about a file that could not be written."""
+    return "Make room" if no_room(error) else "Correct that"
+
+
 def check_room(path: str | Path, size: int) -> None:
     """Raises DiskFull unless `size` bytes are free on the disk of `path`.
 

@@ -68,6 +68,7 @@ from keras_albert.storage import (
     check_replaceable,
     checksum,
     read_json,
+    remedy_of,
     write_json,
 )
 from keras_albert.text.files import find_files
@@ -135,8 +136,8 @@ def prepare(run: PrepareRun) -> Manifest | None:
             shutil.rmtree(output / NOTES, ignore_errors=True)
     except OSError as error:
         raise AlbertError(
-            f"{run.output}: the shards cannot be written ({error}). Make room, "
-            "or choose another output."
+            f"{run.output}: the shards cannot be written ({error}). "
+            f"{remedy_of(error)}, or choose another output."
         ) from None
     _tell_of_single_lines(ShardSet.open(output), run)
     return manifest

@@ -53,6 +53,7 @@ from keras_albert.storage import (
     check_not_a_file,
     files_of,
     local_path,
+    remedy_of,
     settings_of,
     write_json,
     written_whole,
@@ -322,7 +323,7 @@ def _errors_of_tensorflow(folder: Path) -> Iterator[None]:
     except tf.errors.OpError as error:  # also on a full disk
         raise AlbertError(
             f"{folder.parent}: TensorFlow cannot write the export "
-            f"({error.message}). Make room, or choose another output."
+            f"({error.message}). {remedy_of(error)}, or choose another output."
         ) from None
 
 

@@ -35,6 +35,7 @@ from keras_albert.storage import (
     flat,
     no_room,
     read_json,
+    remedy_of,
     unfinished_folder,
     write_json,
     write_out,
@@ -116,13 +117,11 @@ class Checkpoints:
         except Exception as error:
             if unfinished:
                 shutil.rmtree(unfinished, ignore_errors=True)
-            reason, remedy = no_room(error), "Make room"
-            if reason is None:
-                reason, remedy = reason_of(error), "Correct that"
+            reason = no_room(error) or reason_of(error)
             raise AlbertError(
                 f"{self.folder}: the checkpoint of step {step} cannot be "
-                f"written ({reason}). {remedy}, then give the same command "
-                "again."
+                f"written ({reason}). {remedy_of(error)}, then give the same "
+                "command again."
             ) from error
 
     def newest(self) -> Checkpoint | None:

@@ -811,14 +811,21 @@ def test_sizes_are_those_of_the_version_that_is_checked(folder, tmp_path):
 
 
 @in_this_process
-def test_a_full_disk(folder, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("a; No space left on device", "Make room"),
+        ("a; Read-only file system", "Correct that"),
+    ],
+)
+def test_a_disk_refuses(folder, tmp_path, monkeypatch, capsys, reason, remedy):
     """TensorFlow's error becomes a message, and nothing is left."""
     tf = pytest.importorskip("tensorflow")
-    full = tf.errors.ResourceExhaustedError(None, None, "No space left")
-    monkeypatch.setattr(tf.saved_model, "save", Mock(side_effect=full))
+    error = tf.errors.FailedPreconditionError(None, None, reason)
+    monkeypatch.setattr(tf.saved_model, "save", Mock(side_effect=error))
     told = {"model": folder / "model", "output": tmp_path / "out"}
     error = refused(capsys, "export", "--format=litert", **told)
-    assert "(No space left). Make room" in error
+    assert f"({reason}). {remedy}, or choose another output" in error
     assert not any(tmp_path.iterdir())
 
 
