@@ -82,6 +82,11 @@ class Table:
         return hashlib.sha256(json.dumps(self.values).encode()).hexdigest()
 
 
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """Up to `most` indices below `count`, evenly spaced."""
+    return np.linspace(0, count - 1, min(count, most)).astype(int)
+
+
 def check_table(path: str | Path) -> Path:
     """The path of a table; AlbertError if there is no file or saved dataset."""
     path = local_path(path)

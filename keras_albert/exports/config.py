@@ -59,9 +59,9 @@ class EmbedRun:
     vectors.jsonl, the rows of the table with their vectors; or Parquet files
     with the same, in the folder vectors"""
     numbers: Literal[VECTOR_NUMBERS] = VECTOR_NUMBERS[0]
-    """type of the numbers. int8: each vector is divided by its largest number
-    and multiplied by 127, which leaves cosines as they are but for rounding.
-    binary: a bit for each number, 1 if it is positive; 8 bits make a byte"""
+    """type of the numbers. int8: each vector is divided by its largest absolute
+    value and multiplied by 127, which keeps cosines up to rounding. binary:
+    a bit for each number, 1 if it is positive; 8 bits make a byte"""
     dimensions: int | None = None
     """how many of the first numbers of each vector are kept"""
     normalize: bool = True

@@ -15,6 +15,7 @@ from keras_albert.data.tables import (
     MissingColumn,
     Table,
     check_has_columns,
+    evenly_spaced,
     reader_of,
 )
 from keras_albert.errors import AlbertError
@@ -204,8 +205,7 @@ def _not_measured(run: FinetuneRun, train: Table, names) -> Tables:
 
 def sample(table: Table) -> Table:
     """Up to MEASURED_ROWS rows, spread evenly over a table."""
-    count = min(len(table), MEASURED_ROWS)
-    return table.take(np.linspace(0, len(table) - 1, count).astype(int))
+    return table.take(evenly_spaced(len(table), MEASURED_ROWS))
 
 
 def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:

@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_albert.data.batches import Features
+from keras_albert.data.tables import evenly_spaced
 from keras_albert.distribution.backend import compiled
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
@@ -95,8 +96,7 @@ def exit_curve(
         compute=lambda _, x: ops.convert_to_numpy(every_layer(x)),
     )
     logits = np.stack(outputs)  # [N, L, C]
-    rows = np.linspace(0, len(features) - 1, TIMED_EXAMPLES).astype(int)
-    timed = features.take(np.unique(rows))
+    timed = features.take(evenly_spaced(len(features), TIMED_EXAMPLES))
 
     def seconds(compute: Callable | None) -> float:
         started = time.perf_counter()

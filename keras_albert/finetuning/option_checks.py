@@ -40,7 +40,8 @@ def _check_frozen(run: "FinetuneRun") -> None:
     """Checks the options by which most weights stay as they are."""
     if run.freeze is not None and run.from_scratch:
         raise AlbertError(
-            "`freeze` keeps what was pretrained, and nothing was. "
+            "`freeze` keeps pretrained weights, and a run from scratch has "
+            "none. "
             f"Received: from_scratch=True and freeze={run.freeze!r}. "
             "Leave one of both out."
         )

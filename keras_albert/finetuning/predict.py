@@ -12,6 +12,11 @@ from keras_albert.data.tables import check_has_columns
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.report import (
+    SHOWN_SKIPPED,
+    print_faults,
+    print_skipped,
+)
 from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.storage import (
     check_absent,
@@ -89,7 +94,8 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         return predictor.parts(run.data, run.skip_bad, PREDICTED_AT_ONCE)
 
     added = predictor.definition.adds
-    count, cut, bad, blank = 0, 0, [], 0
+    count, cut, blank = 0, 0, 0
+    bad, faults = 0, []  # their number, and the first of them
     read, example = PieceCount(), ""
     for table in parts():
         if len(table):  # making features has checks of its own
@@ -104,10 +110,12 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
                     f"{', '.join(sorted(taken))}. Rename them."
                 )
         count += len(table)
-        bad += table.skipped
+        bad += len(table.skipped)
+        faults = [*faults, *table.skipped][:SHOWN_SKIPPED]
         if run.data.suffix.lower() == ".txt":
             blank += sum(row == dict.fromkeys(row, "") for row in table.rows)
-    _say_left_out(bad)
+    # Predictions may go to standard output.
+    print_faults(run.data, bad, faults, file=sys.stderr)
     check_readable(read, example, run.data, run.any_text)
     if blank:
         print(
@@ -147,13 +155,6 @@ def without_nan(value: object) -> object:
     return value
 
 
-def _say_left_out(faults: list[str]) -> None:
-    if faults:
-        print(f"{len(faults):,} bad rows are left out:", file=sys.stderr)
-    for fault in faults:
-        print(f"  {fault}", file=sys.stderr)
-
-
 def _predict_for_squad(run: PredictRun) -> None:
     predictor = Predictor.load(run.model, average=run.average, **run.given)
     if not predictor.definition.reads_contexts:
@@ -169,7 +170,7 @@ def _predict_for_squad(run: PredictRun) -> None:
     for path in wanted:
         check_new_file(path)
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
-    _say_left_out(table.skipped)
+    print_skipped(table, file=sys.stderr)
     features = predictor.readable_features(table, run.any_text)
     predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)

@@ -5,6 +5,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -265,14 +266,19 @@ def labels_text(labels: Sequence[str]) -> str:
     return f", {len(counts)} labels ({shown}{more})"
 
 
-def print_skipped(table: Table) -> None:
-    """Prints how many rows were left out, and the first of them."""
-    print_faults(table.path, len(table.skipped), table.skipped)
+def print_skipped(table: Table, file: TextIO | None = None) -> None:
+    """Prints how many rows were left out, and the first of them.
+
+    It prints to `file`, by default standard output.
+    """
+    print_faults(table.path, len(table.skipped), table.skipped, file)
 
 
-def print_faults(path: Path, count: int, faults: Sequence[str]) -> None:
+def print_faults(
+    path: Path, count: int, faults: Sequence[str], file: TextIO | None = None
+) -> None:
     """Prints how many rows of a file were left out, and the first of them."""
     if count:
-        print(f"{path}: {count:,} bad rows are left out:")
+        print(f"{path}: {count:,} bad rows are left out:", file=file)
         for fault in faults[:SHOWN_SKIPPED]:
-            print(f"  {fault}")
+            print(f"  {fault}", file=file)

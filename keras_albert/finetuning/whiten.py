@@ -3,13 +3,12 @@
 import dataclasses
 import itertools
 
-import numpy as np
-
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.tables import (
     Field,
     MissingColumn,
     check_table,
+    evenly_spaced,
     read_parts,
     read_text,
 )
@@ -81,15 +80,10 @@ def _texts(run: WhitenRun, predictor: Predictor) -> list[str]:
     print_skipped(table)
     texts = dict.fromkeys(itertools.chain(*table.values.values()))
     texts.pop("", None)  # the blank lines of a .txt file
-    texts = _evenly(list(texts), run.max_texts)
+    texts = list(texts)
+    texts = [texts[i] for i in evenly_spaced(len(texts), run.max_texts)]
     tokenizer = predictor.tokenizer
     rows = text_rows(tokenizer, texts, None, predictor.sequence_length)
     found = count_in_table(tokenizer, rows, {"text": texts}, ["text"])
     check_readable(*found, run.data, run.any_text)
     return texts
-
-
-def _evenly(texts: list[str], most: int) -> list[str]:
-    """Up to `most` of the texts, evenly spread."""
-    chosen = np.linspace(0, len(texts) - 1, min(len(texts), most)).astype(int)
-    return [texts[index] for index in chosen]

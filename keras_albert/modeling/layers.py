@@ -232,8 +232,8 @@ def attention_output(
     """Output projection of attention, residual, LayerNorm: [B, T, H].
 
     `x` and `context`, both [B, T, H], are the input and the result of
-    `attention`, at all positions or at some of them; the other arguments are
-    those of `attention`, and `training` says whether this is a step of it.
+    `attention`, at all positions or at some of them; `training` says whether
+    this is a training step. The other arguments are those of `attention`.
     """
     tokens = _flat(x)
     fused_ops = _fused_operations(tokens, training)

@@ -93,7 +93,8 @@ class ExampleConfig:
         if not lengths[0] <= self.sequence_length <= lengths[1]:
             raise AlbertError(
                 f"`sequence_length` must be at least {lengths[0]} tokens and "
-                f"at most {lengths[1]}. Received: {self.sequence_length}."
+                f"at most {lengths[1]}. "
+                f"Received: sequence_length={self.sequence_length}."
             )
         check_choice("sentence_task", self.sentence_task, SENTENCE_TASKS)
         check_choice("target_per", self.target_per, LENGTH_TARGETS)

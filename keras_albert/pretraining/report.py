@@ -60,8 +60,8 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
             chance = 1.96 * math.sqrt(guessing * (1 - guessing) / count)
             lines.append(
                 f"{examples}{name} accuracy {accuracy:.3f}  (always the more "
-                f"frequent answer: {guessing:.3f}, 95 % of such guessers "
-                f"within +-{chance:.3f}; {count:,} pairs)"
+                f"frequent answer: {guessing:.3f}, 95 % interval of guessing "
+                f"+-{chance:.3f}; {count:,} pairs)"
             )
     steps = report.get("steps")  # absent in reports of `evaluate`
     # Reports of older versions, which kept the last model, lack `kept_step`.

@@ -38,7 +38,7 @@ from keras_albert.storage import MANIFEST_FILE, checksum
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.cost import fit_with_cost
 from keras_albert.training.loop import Timetable, Training, evaluate_until
-from keras_albert.training.losses import DistilledCrossEntropy
+from keras_albert.training.losses import MaskedLMDistillationLoss
 from keras_albert.training.model_folder import PRETRAINING, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.run_folder import (
@@ -286,7 +286,7 @@ def _compiled_model(
             model.teacher = masked_logits_of(
                 inputs.teacher, model.config.vocab_size
             )
-            loss = DistilledCrossEntropy(run.teacher_share, run.temperature)
+            loss = MaskedLMDistillationLoss(run.teacher_share, run.temperature)
         compile_for_pretraining(
             model, make_optimizer(run.optimizer, rate, parts), loss
         )

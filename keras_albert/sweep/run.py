@@ -113,7 +113,7 @@ def sweep(run: SweepRun) -> list[dict]:
         if begun is None:  # so that the corrected file can be given
             remove_folder(run.output)
         raise
-    print((run.output / TABLE_FILE).read_text())
+    print((run.output / TABLE_FILE).read_text(encoding="utf-8"))
     print(f"-> {run.output}")
     return results
 
@@ -234,7 +234,7 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
             if str(output) in said and IN_USE in said:
                 raise AlbertError(_goes_on(output))
             if is_first and _is_refusal(said, output):
-                raise _Refused(f"the first run: {said[7:]}")
+                raise _Refused(f"the first run: {said.removeprefix('error: ')}")
         if ended == "finished":  # before it counts as ended
             try:
                 score = _score(output, name, is_first)

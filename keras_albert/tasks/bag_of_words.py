@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import sparse
 
+from keras_albert.data.tables import evenly_spaced
+
 MOST_CHARACTERS = 30_000_000  # of the training texts; more take minutes
 # Most weights of the linear model; fitting takes about 165 bytes of memory for
 # each. Where words and classes would need more, only the most frequent words
@@ -67,8 +69,8 @@ def vectors(train: Texts, held_out: Texts) -> list[sparse.csr_matrix] | None:
 def _sample(columns: Texts, rows: int) -> np.ndarray:
     """The rows to learn from, evenly spread, of MOST_CHARACTERS at most."""
     length = sum(len(text) for column in columns for text in column)
-    count = min(rows, -(-rows * MOST_CHARACTERS // max(length, 1)))
-    return np.linspace(0, rows - 1, count).astype(int)
+    count = -(-rows * MOST_CHARACTERS // max(length, 1))
+    return evenly_spaced(rows, count)
 
 
 def _weights(columns: Texts, most: int):

@@ -18,7 +18,7 @@ from keras_albert.tasks.labels import LABEL, ClassNames, Names, NoLabels, known
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, LearnedTask
 from keras_albert.text.model_inputs import text_rows, window_rows
-from keras_albert.training.losses import Distilled, WeightedMean
+from keras_albert.training.losses import DistillationLoss, WeightedMean
 
 # The values of `AlbertForSequenceClassification.problem`.
 SINGLE_LABEL = "single_label"
@@ -103,10 +103,12 @@ class _TextTask(LearnedTask):
         """The loss with which a model learns from a teacher's logits, too.
 
         `share` is the part of the teacher in the loss, and `temperature`
-        divides the logits of both, see `Distilled`.
+        divides the logits of both, see `DistillationLoss`.
         """
         labels = self.loss(names).loss
-        return WeightedMean(Distilled(labels, self.problem, share, temperature))
+        return WeightedMean(
+            DistillationLoss(labels, self.problem, share, temperature)
+        )
 
     def head(self, backbone, names, options):
         return AlbertForSequenceClassification(

@@ -42,8 +42,8 @@ class EarlyExit:
     Args:
         patience: stop as soon as so many layers in a row have agreed with the
             layer before them (Zhou et al. 2020, arXiv:2006.04152, section 3.2).
-            A patience of one less than the number of layers, or more, stops
-            no example early.
+            In a model of L layers a patience of L - 1 or L stops no example
+            early, and a higher one is refused.
         confidence: stop as soon as the most probable answer (of several
             labels, the answer for each of them) has this probability or more.
         layers: stop every example after this many layers.
@@ -74,7 +74,7 @@ class EarlyExit:
         ):
             raise AlbertError(
                 "`confidence` must be above 0 and at most 1. "
-                f"Received: {self.confidence!r}."
+                f"Received: confidence={self.confidence!r}."
             )
         if self.tolerance is not None:
             check_positive_number("tolerance", self.tolerance)

@@ -401,8 +401,8 @@ class Embedding(_VectorTask):
         same = texts == partners
         if len(texts) == 1:
             raise AlbertError(
-                f"{train.path}: a single row, whose text has no other one to "
-                "be told from. Give more rows."
+                f"{train.path}: expected two rows or more, since the texts of "
+                "other rows are the negatives. Received: 1. Add rows."
             )
         if len({*itertools.chain(*_texts_of(train)[1:])}) == 1:
             raise AlbertError(

@@ -45,7 +45,8 @@ def check_teaching(
     check_positive_number("teacher_share", teacher_share)
     if teacher_share > 1:
         raise AlbertError(
-            f"`teacher_share` must be at most 1. Received: {teacher_share}."
+            "`teacher_share` must be at most 1. "
+            f"Received: teacher_share={teacher_share}."
         )
     check_positive_number("temperature", temperature)
     for name, value, default in (

@@ -72,7 +72,7 @@ class WeightedCrossEntropy(keras.losses.Loss):
         return {"name": self.name, "epsilon": self.epsilon}
 
 
-class DistilledCrossEntropy(WeightedCrossEntropy):
+class MaskedLMDistillationLoss(WeightedCrossEntropy):
     """WeightedCrossEntropy of the labels and of a teacher's probabilities.
 
     Args:
@@ -123,12 +123,14 @@ class WeightedMean(keras.losses.Loss):
         return ops.sum(weight * losses) / loss_normalizer(count, _NOT_ZERO)
 
 
-class Distilled(keras.losses.Loss):
+class DistillationLoss(keras.losses.Loss):
     """The losses of labels and of a teacher's outputs, for each row: [B].
 
-    The loss for the teacher is the Kullback-Leibler divergence of the student's
-    probabilities from the teacher's, both of logits divided by a temperature,
-    times its square; of numbers it is their squared difference.
+    The teacher's loss is T^2 KL(softmax(teacher / T) || softmax(student / T)),
+    where `teacher` and `student` are logits and T is the temperature. For
+    several labels it is the mean of this over the labels, each of which has the
+    probabilities of yes and no. For a regression it is the squared difference
+    of the two numbers.
 
     Args:
         labels: the loss of the labels, with the reduction "none".

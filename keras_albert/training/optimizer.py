@@ -50,7 +50,8 @@ class Lamb(OptimizerHooks):
             `layer_norm/gamma`, so that the name of the model has no effect.
         exclude_from_layer_adaptation: the same for the trust ratio; if None,
             the variables that are excluded from weight decay.
-        layer_adaptation: whether to use trust ratios; else this is AdamW.
+        layer_adaptation: whether to use trust ratios. Without them this is the
+            reference's AdamWeightDecayOptimizer: AdamW without bias correction.
         global_clipnorm: largest global norm of the gradients; None for none,
             or for another kind of clipping, such as `clipnorm`. It is the norm
             of the whole step's gradient: repeated embedding rows are summed
@@ -273,6 +274,8 @@ class Lamb(OptimizerHooks):
 @keras.saving.register_keras_serializable("keras_albert")
 class Muon(Lamb):
     """Muon for the matrices of layers, AdamW for all other weights.
+
+    This AdamW has no bias correction, see `layer_adaptation` of `Lamb`.
 
     For a matrix w of R rows and C columns, let m be 0.95 * m + gradient, and n
     be gradient + 0.95 * m. All singular values of n are made nearly equal, so

@@ -15,7 +15,10 @@ from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.teacher import masked_logits_of
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.training.losses import Distilled, DistilledCrossEntropy
+from keras_albert.training.losses import (
+    DistillationLoss,
+    MaskedLMDistillationLoss,
+)
 from keras_albert.training.model_folder import ModelFolder
 
 TEACHER = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 1.0]], "float32")
@@ -63,7 +66,7 @@ def test_several_labels_and_numbers_by_hand():
 
 
 def test_the_loss_of_certain_teachers_is_finite():
-    loss = Distilled(
+    loss = DistillationLoss(
         keras.losses.BinaryCrossentropy(from_logits=True, reduction="none"),
         "multi_label",
         share=1.0,
@@ -211,7 +214,7 @@ def test_a_pretraining_step_by_hand():
     )
     count = len(student.weights)
     student.teacher = masked_logits_of(teacher, pieces)
-    loss = DistilledCrossEntropy(share=0.25, temperature=2.0)
+    loss = MaskedLMDistillationLoss(share=0.25, temperature=2.0)
     compile_for_pretraining(student, keras.optimizers.SGD(0.0), loss)
     x, y, weight = pretraining_batch()
     logits = {name: numpy(value) for name, value in student(x).items()}
