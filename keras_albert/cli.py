@@ -3,30 +3,22 @@
 Nothing heavy is imported before a command runs, so that help is instant.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import errno
-import gc
 import importlib
 import importlib.metadata
-import inspect
 import io
 import os
 import re
-import shutil
 import sys
-import tempfile
-import textwrap
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import tyro
 
 from keras_albert import __version__
-from keras_albert.allocator import keep_freed_memory
 from keras_albert.aot.config import CompileRun
 from keras_albert.corpus.config import PrepareRun, VocabRun
 from keras_albert.distribution.config import LOST_PROCESS_STATUS
@@ -41,6 +33,12 @@ from keras_albert.finetuning.config import (
     PushRun,
     WhitenRun,
 )
+from keras_albert.help_text import (
+    columns,
+    overview,
+    terminal_width,
+    wrapped,
+)
 from keras_albert.options import (
     check_option,
     check_values,
@@ -51,12 +49,9 @@ from keras_albert.options import (
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.sizes import SizesRun
 from keras_albert.redirection import redirected
-from keras_albert.storage import (
-    REPORT_FILE,
-    flat,
-    local_path,
-    option_types,
-)
+from keras_albert.settings import flatten, option_types
+from keras_albert.startup import load_backend, open_standard_streams
+from keras_albert.storage import REPORT_FILE, local_path
 from keras_albert.sweep.config import SweepRun
 from keras_albert.text.files import check_files
 
@@ -108,15 +103,11 @@ NO_READER_STATUS = 141
 # <sysexits.h>.
 DISK_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 DISK_ERROR_STATUS = 74
-# Held while arguments are parsed, since tyro reads the width of the terminal
-# from an environment variable, which belongs to all threads.
-_ONE_PARSER = threading.RLock()
-WIDEST = 100  # columns of a help text: longer lines are hard to read
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; a mistake of the user exits with status 2."""
-    _open_standard_streams()
+    open_standard_streams()
     may_change = hasattr(sys.stdout, "reconfigure") and not sys.stdout.closed
     if may_change and sys.stdout.errors == "strict":
         # The locale's encoding may lack letters of labels and of file names.
@@ -153,19 +144,6 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(status)
 
 
-def _open_standard_streams() -> None:
-    """Opens the null device for each of standard input, output and error.
-
-    A daemon may have closed them. The next file that is opened would then be
-    what libraries take for the standard error, and get their messages.
-    """
-    opened = 0
-    while opened <= 2:
-        opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
-        os.set_inheritable(opened, True)  # for worker processes, too
-    os.close(opened)
-
-
 def _flush_output() -> None:
     if sys.stdout is not None:  # a daemon may have none
         sys.stdout.flush()
@@ -175,12 +153,13 @@ def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["help"]:  # such as `help finetune`
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview(_width()))
+        classes = {name: each.run_class for name, each in COMMANDS.items()}
+        print(overview(classes, DESCRIPTION, terminal_width()))
         return
     run = _parse(arguments)
     _check_tables(run)
     if type(run) not in WITHOUT_BACKEND:
-        _load_backend()
+        load_backend()
     for command in COMMANDS.values():
         if command.run_class is type(run):
             module = importlib.import_module(f"keras_albert.{command.module}")
@@ -200,104 +179,6 @@ def _check_tables(run) -> None:
         path = getattr(run, name, None)
         if path is not None and path.suffix and not path.exists():
             check_files([path])
-
-
-def _width() -> int:
-    """Columns of the terminal, at most WIDEST; 80 for a file or a pipe."""
-    return min(shutil.get_terminal_size().columns, WIDEST)
-
-
-@contextlib.contextmanager
-def _columns(width: int) -> Iterator[None]:
-    """Sets the width of help texts, in one thread at a time."""
-    with _ONE_PARSER:
-        before = os.environ.get("COLUMNS")
-        os.environ["COLUMNS"] = str(width)
-        try:
-            yield
-        finally:
-            os.environ.pop("COLUMNS", None)
-            if before is not None:
-                os.environ["COLUMNS"] = before
-
-
-def _overview(width: int) -> str:
-    longest = max(map(len, COMMANDS))
-    lines = ["usage: keras-albert COMMAND [options]", ""]
-    lines += [textwrap.fill(DESCRIPTION, width), "", "commands:"]
-    for name, command in COMMANDS.items():
-        summary, _, _ = inspect.getdoc(command.run_class).partition("\n\n")
-        lines.append(
-            textwrap.fill(
-                " ".join(summary.split()),
-                width,
-                initial_indent=f"  {name:{longest}}  ",
-                subsequent_indent=" " * (longest + 4),
-            )
-        )
-    return "\n".join([*lines, "", "keras-albert COMMAND --help says more."])
-
-
-def _load_backend() -> None:
-    """Imports Keras and TensorFlow without TensorFlow's start-up chatter."""
-    keep_freed_memory()  # before threads begin, which get arenas of their own
-    name = os.environ.get("KERAS_BACKEND", "tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with tempfile.TemporaryFile() as chatter, contextlib.ExitStack() as stack:
-        if os.environ["TF_CPP_MIN_LOG_LEVEL"] != "0":
-            # It comes from C++, which does not use sys.stderr.
-            stderr = os.dup(2)
-            os.dup2(chatter.fileno(), 2)
-            stack.callback(os.close, stderr)
-            stack.callback(os.dup2, stderr, 2)
-        stack.enter_context(_garbage_collector_off())
-        try:
-            import keras  # noqa: F401
-
-            importlib.import_module("tensorflow")
-        except (ImportError, ValueError) as error:
-            remedy = (
-                "Set KERAS_BACKEND to tensorflow, jax or torch, and install "
-                "that extra of keras-albert."
-            )
-            if "failed to map segment" in str(error) and _memory_is_limited():
-                remedy = "Raise the limit of this process's memory (ulimit -v)."
-            raise AlbertError(
-                f"cannot load the Keras backend {name!r} and TensorFlow, which "
-                f"feeds the data ({error}). {remedy}"
-            ) from None
-
-
-def _memory_is_limited() -> bool:
-    """Whether `ulimit -v` limits the memory of this process."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return False
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return limit != resource.RLIM_INFINITY
-
-
-@contextlib.contextmanager
-def _garbage_collector_off() -> Iterator[None]:
-    """Switches Python's garbage collector off while a backend is imported.
-
-    Almost everything that an import creates lives until the process ends, and
-    to search it for garbage took a quarter of the time that a command needs to
-    start. At the end of the block all objects that exist are exempted from
-    later searches, too. Nothing is done if Keras is already imported, or if
-    the caller has switched the collector off.
-    """
-    if not gc.isenabled() or "keras" in sys.modules:
-        yield
-        return
-    gc.collect()  # so that no garbage of the caller is exempted
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _with_names(arguments: list[str]) -> list[str]:
@@ -409,7 +290,7 @@ def run_of(command: str, options: Mapping[str, object]):
     for name, value in options.items():
         if dataclasses.is_dataclass(value):  # a section
             options[name] = _given(value)
-    for key, value in flat(options).items():
+    for key, value in flatten(options).items():
         value = list(value) if isinstance(value, tuple) else value
         value = str(value) if isinstance(value, Path) else value
         arguments += option_arguments(key, value, known, f"{command}()")
@@ -445,7 +326,7 @@ def _parse(arguments: list[str]):
         union = part if union is None else union | part
     complaint, said = io.StringIO(), io.StringIO()
     try:
-        with redirected(said, complaint), _columns(_width()):
+        with redirected(said, complaint), columns(terminal_width()):
             run = tyro.cli(union, prog="keras-albert", args=arguments)
         return _with_local_paths(run)
     except SystemExit as stop:
@@ -455,8 +336,9 @@ def _parse(arguments: list[str]):
             if isinstance(cause, AlbertError):
                 raise cause from None
             cause = cause.__context__
-        print(_wrapped(complaint.getvalue(), _width()), end="", file=sys.stderr)
-        print(_wrapped(said.getvalue(), _width()), end="")
+        width = terminal_width()
+        print(wrapped(complaint.getvalue(), width), end="", file=sys.stderr)
+        print(wrapped(said.getvalue(), width), end="")
         raise
 
 
@@ -472,33 +354,6 @@ def _with_local_paths(run):
         if isinstance(value, Path) and str(value).startswith("~")
     }
     return dataclasses.replace(run, **paths) if paths else run
-
-
-def _wrapped(text: str, width: int) -> str:
-    """Wraps the paragraphs of a help text, whose line breaks tyro keeps."""
-    paragraphs: list[tuple[str, list[str]]] = []  # indent, lines
-    for line in text.splitlines():
-        words = line.strip()
-        indent = " " * (len(line.rstrip()) - len(words))
-        # Names of options are indented by up to 4 columns, texts by more.
-        is_text = words and (indent == "" or len(indent) > 4)
-        if is_text and paragraphs and paragraphs[-1][0] == indent:
-            paragraphs[-1][1].append(words)
-        else:
-            paragraphs.append((indent if is_text else None, [line.rstrip()]))
-    lines = []
-    for indent, parts in paragraphs:
-        if indent is None:
-            lines += parts
-            continue
-        lines += textwrap.wrap(
-            " ".join(part.strip() for part in parts),
-            width,
-            initial_indent=indent,
-            subsequent_indent=indent,
-            break_on_hyphens=False,
-        )
-    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from pathlib import Path
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.recipes import RECIPES
 from keras_albert.pretraining.recipes import RECIPES as PRETRAINING
-from keras_albert.storage import flat, read_json, read_toml
+from keras_albert.settings import flatten
+from keras_albert.storage import read_json, read_toml
 
 
 def check_option(argument: str, known: dict[str, type], command: str) -> None:
@@ -181,7 +182,7 @@ def read_settings(path: Path) -> dict:
     settings = (read_json if path.suffix == ".json" else read_toml)(path)
     if not isinstance(settings, dict):
         raise AlbertError(f"{path}: expected options with their values.")
-    return flat(settings)
+    return flatten(settings)
 
 
 def recipe_options(command: str, name: str, given: list[str]) -> list[str]:

@@ -35,7 +35,8 @@ from keras_albert.pretraining.report import report_lines
 from keras_albert.pretraining.run import pretrain as run_pretrain
 from keras_albert.private_apis import own_keras_random
 from keras_albert.redirection import own_stream, redirected
-from keras_albert.storage import local_path, option_types, replacing
+from keras_albert.settings import option_types
+from keras_albert.storage import local_path, replacing
 from keras_albert.tasks.metrics import confusion_figure
 from keras_albert.training.plots import curves_figure, new_figure
 from keras_albert.training.run_folder import INPUTS, SEED_FOLDER, holds_run
@@ -149,7 +150,7 @@ def pretrain(
     inputs = _Inputs(_path(output))
     folder = inputs.output.absolute()  # wherever the user goes meanwhile
     given = {"output": inputs.output, **options, "data": _path(data)}
-    given = inputs.given(given)
+    given = inputs.as_paths(given)
     with inputs.named_as_given(), _own_random_numbers():
         run = run_of("pretrain", given)
         inputs.write(run)
@@ -200,7 +201,7 @@ def finetune(
     if validation is None:
         given["validation"] = "none"
     try:
-        given = inputs.given({**options, **given, "output": inputs.output})
+        given = inputs.as_paths({**options, **given, "output": inputs.output})
         with inputs.named_as_given(), _own_random_numbers():
             run = run_of("finetune", given)
             if temporary:
@@ -243,7 +244,7 @@ def evaluate(
     """
     with tempfile.TemporaryDirectory(prefix="keras-albert-") as folder:
         inputs = _Inputs(Path(folder, "evaluated"))
-        given = inputs.given({**options, "model": model, "data": data})
+        given = inputs.as_paths({**options, "model": model, "data": data})
         printed = io.StringIO()
         with inputs.named_as_given(), redirected(printed):
             run = run_of("evaluate", given)
@@ -287,7 +288,7 @@ class _Inputs:
         self._names: dict[str, str] = {}  # of options, by paths
         self._writes: dict[Path, Callable[[Path], None]] = {}
 
-    def given(self, options: dict[str, Any]) -> dict[str, Any]:
+    def as_paths(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options, with paths in place of what is in memory."""
         found = dict(options)
         for name in options.keys() & {*MODELS}:

@@ -4,7 +4,6 @@ Files and folders have temporary names until they are complete.
 """
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import json
@@ -44,7 +43,9 @@ class DiskFull(AlbertError):
 
 
 @contextlib.contextmanager
-def room_at(path: str | Path, unfinished: Path | None = None) -> Iterator[None]:
+def raises_disk_full(
+    path: str | Path, unfinished: Path | None = None
+) -> Iterator[None]:
     """Context manager that converts errors of a full disk to DiskFull.
 
     The error of the system does not name the file if the disk becomes full
@@ -54,7 +55,7 @@ def room_at(path: str | Path, unfinished: Path | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = no_room(error)
+        reason = disk_full_reason(error)
         if reason is None:
             raise
         place = getattr(error, "filename", None) or path
@@ -63,7 +64,7 @@ def room_at(path: str | Path, unfinished: Path | None = None) -> Iterator[None]:
         raise DiskFull(place, reason) from None
 
 
-def no_room(error: Exception) -> str | None:
+def disk_full_reason(error: Exception) -> str | None:
     """The system's message on a full disk; None for any other error."""
     if isinstance(error, AlbertError):  # it already has a clear message
         return error.reason if isinstance(error, DiskFull) else None
@@ -79,10 +80,10 @@ def no_room(error: Exception) -> str | None:
 
 def remedy_of(error: Exception) -> str:
     """What a user can do about a file that could not be written."""
-    return "Make room" if no_room(error) else "Correct that"
+    return "Make room" if disk_full_reason(error) else "Correct that"
 
 
-def check_room(path: str | Path, size: int) -> None:
+def check_disk_space(path: str | Path, size: int) -> None:
     """Raises DiskFull unless `size` bytes are free on the disk of `path`.
 
     HDF5 ends the whole process if the disk is full when it closes a file.
@@ -106,15 +107,15 @@ def replacing(path: Path, mark: object = "") -> Iterator[Path]:
     """
     unfinished = path.with_name(f"unfinished-{mark}{path.name}")
     try:
-        with room_at(path, unfinished):
+        with raises_disk_full(path, unfinished):
             yield unfinished
-            _write_out(unfinished)
+            _fsync_file(unfinished)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _write_out(path: Path) -> None:
+def _fsync_file(path: Path) -> None:
     """Waits until a file is on the disk, to survive a power failure."""
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
@@ -336,7 +337,7 @@ class WorkFolder:
             # Mode "x" fails if the file exists: of two runs that start at the
             # same time, the system lets only one create it.
             with (
-                room_at(self._settings),
+                raises_disk_full(self._settings),
                 open(self._settings, "x", encoding="utf-8") as file,
             ):
                 file.write(content)
@@ -386,9 +387,9 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = unfinished_folder(folder)
     try:
-        with room_at(folder, unfinished):
+        with raises_disk_full(folder, unfinished):
             yield unfinished
-            write_out(unfinished)
+            fsync_folder(unfinished)
         try:
             os.replace(unfinished, folder)
         except OSError:
@@ -398,10 +399,10 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def write_out(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Waits until all files of a folder are on the disk."""
     for path in files_of(folder):
-        _write_out(path)
+        _fsync_file(path)
 
 
 def unfinished_folder(output: Path) -> Path:
@@ -424,37 +425,6 @@ def remove_folder(folder: Path) -> None:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def settings_of(run) -> dict:
-    """The settings of a run, a dataclass, as a dict of JSON values."""
-    return json.loads(json.dumps(dataclasses.asdict(run), default=str))
-
-
-def option_types(run_class: type, prefix: str = "") -> dict[str, type]:
-    """The type of each option of a command, by its dotted name.
-
-    `run_class` is the dataclass of the settings. Example of a result:
-    {"seed": int, "optimizer.beta_1": float}.
-    """
-    types = {}
-    for field in dataclasses.fields(run_class):
-        if dataclasses.is_dataclass(field.type):
-            types |= option_types(field.type, f"{prefix}{field.name}.")
-        else:
-            types[prefix + field.name] = field.type
-    return types
-
-
-def flat(settings: dict, prefix: str = "") -> dict:
-    """Flattens a nested dict: {"a": {"b": 1}} becomes {"a.b": 1}."""
-    flattened = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            flattened |= flat(value, f"{prefix}{name}.")
-        else:
-            flattened[prefix + name] = value
-    return flattened
 
 
 def read_toml(path: Path) -> dict:

@@ -111,8 +111,10 @@ def random_predictor(tokenizer, kind, reading=READING):
     if kind not in TUNED:
         return predictor
     logits, _ = expected(predictor, **inputs_of(kind, PLAIN))
-    odds = softmax(logits)[:, 1:] if kind == "pairs" else special.expit(logits)
-    return predictor.with_threshold(np.median(odds, axis=0).tolist())
+    probabilities = (
+        softmax(logits)[:, 1:] if kind == "pairs" else special.expit(logits)
+    )
+    return predictor.with_threshold(np.median(probabilities, axis=0).tolist())
 
 
 def exporter(served, models, tokenizer, export_format, **options):
@@ -196,18 +198,21 @@ def answers_of(predictor: ka.Predictor, **inputs: Sequence) -> list[Row]:
     if predictor.task == "multilabel":
         return [
             {
-                "probabilities": odds,
+                "probabilities": probabilities,
                 "labels": [*predictor.labels],
                 "chosen": [name in row["prediction"] for name in ABC],
             }
-            for odds, row in zip(special.expit(outputs), decoded, strict=True)
+            for probabilities, row in zip(
+                special.expit(outputs), decoded, strict=True
+            )
         ]
     if predictor.labels is None and "choices" not in inputs:
         return [{"score": row["prediction"]} for row in decoded]
-    odds = softmax(outputs)
+    probabilities = softmax(outputs)
     if "choices" in inputs:
         return [
-            {"choice": int(row.argmax()), "probabilities": row} for row in odds
+            {"choice": int(row.argmax()), "probabilities": row}
+            for row in probabilities
         ]
     return [
         {
@@ -216,7 +221,7 @@ def answers_of(predictor: ka.Predictor, **inputs: Sequence) -> list[Row]:
             "probabilities": each,
             "labels": [*predictor.labels],
         }
-        for each, row in zip(odds, decoded, strict=True)
+        for each, row in zip(probabilities, decoded, strict=True)
     ]
 
 
@@ -227,7 +232,7 @@ def _word_answers(predictor, texts):
     outputs = predictor.outputs(features)
     decoded = predictor.decode(outputs, features)
     # In the order of the words; a long text has several rows.
-    odds = itertools.chain.from_iterable(
+    scores = itertools.chain.from_iterable(
         softmax(logits[target >= 0]).max(-1)
         for logits, target in zip(outputs, features.token_target, strict=True)
     )
@@ -235,7 +240,7 @@ def _word_answers(predictor, texts):
         {
             "words": row,
             "labels": answer["prediction"],
-            "scores": [*itertools.islice(odds, len(row))],
+            "scores": [*itertools.islice(scores, len(row))],
             "start": [word.start() for word in found],
             "end": [word.end() for word in found],
         }

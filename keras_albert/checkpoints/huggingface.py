@@ -141,7 +141,7 @@ def _read(
     )
     with errors_about(path):
         model = with_head(architecture, encoder, content)
-    imported(model, tensors, "huggingface", source, aside=backbone)
+    imported(model, tensors, "huggingface", source, ignore_heads=backbone)
     return model
 
 

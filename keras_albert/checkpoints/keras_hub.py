@@ -37,7 +37,7 @@ from keras_albert.modeling.pretraining import (
 )
 from keras_albert.modeling.weight_checks import check_sizes
 from keras_albert.private_apis import sublayers
-from keras_albert.storage import check_room, read_json, written_whole
+from keras_albert.storage import check_disk_space, read_json, written_whole
 from keras_albert.text.charsmap import normalizes_itself, normalizing_model
 from keras_albert.text.pieces import VOCAB_SETTINGS_FILE
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
@@ -218,7 +218,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
     """
     theirs, tokenizer = _there(model)
     size = sum(value.nbytes for value in map(np.asarray, theirs.get_weights()))
-    check_room(folder, BESIDE_WEIGHTS + size)
+    check_disk_space(folder, BESIDE_WEIGHTS + size)
     with written_whole(folder) as unfinished:
         theirs.save_to_preset(str(unfinished))
         if tokenizer is not None:

@@ -86,7 +86,7 @@ def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
     check_plausible(config, stored, str(config_file))
     encoder = AlbertBackbone(config, tokenizer=_vocabulary(prefix), **form)
     model = encoder if backbone else _with_head(encoder, tensors, prefix)
-    imported(model, tensors, "tf1", str(prefix), aside=backbone)
+    imported(model, tensors, "tf1", str(prefix), ignore_heads=backbone)
     return model
 
 
@@ -103,7 +103,7 @@ def load_tf1(model: AlbertModel, prefix: str | Path) -> None:
         AlbertError: weights are missing, unused or of another shape (the
             message lists all of them). The model is then unchanged.
     """
-    imported(model, read_tf1(prefix), "tf1", str(prefix), aside=True)
+    imported(model, read_tf1(prefix), "tf1", str(prefix), ignore_heads=True)
 
 
 def tf1_head(prefix: Path) -> str | None:

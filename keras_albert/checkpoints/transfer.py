@@ -93,13 +93,14 @@ def imported(
     dialect: str,
     source: str,
     *,
-    aside: bool = False,
+    ignore_heads: bool = False,
 ) -> None:
     """Sets all weights of a model from those of another format.
 
     If a weight is missing, unused, of another shape or not finite, an
-    AlbertError lists all of them, and the model is unchanged. `aside` ignores
-    weights of heads that the model does not have; `source` is for messages.
+    AlbertError lists all of them, and the model is unchanged. With
+    `ignore_heads`, weights of heads that the model does not have are ignored;
+    `source` is for messages.
     """
     config = model.config
     check_groups(config, dialect)
@@ -131,7 +132,7 @@ def imported(
     problems += [
         f"{name}: in the checkpoint, not in the model"
         for name in sorted(tensors.keys() - used)
-        if not (aside and name in heads)
+        if not (ignore_heads and name in heads)
     ]
     if problems:
         raise AlbertError(

@@ -51,7 +51,9 @@ class Features:
     # the group of each example, if groups are also scored separately
     groups: list[str] | None = None
     # additional inputs in training -> the names of the targets that they equal
-    given: dict[str, str] = dataclasses.field(default_factory=dict)
+    inputs_from_targets: dict[str, str] = dataclasses.field(
+        default_factory=dict
+    )
     # an entry for each example before it was split into rows: how many rows it
     # has (windows, words), or what the task needs to decode the outputs
     # (questions, texts); None if each example is a row
@@ -119,8 +121,10 @@ class Features:
     ) -> tuple[dict[str, np.ndarray], Target, np.ndarray]:
         """As `batch`, with the inputs that are only given in training."""
         x, y, weight = self.batch(chosen, batch_size, length)
-        given = {name: y[target] for name, target in self.given.items()}
-        return x | given, y, weight
+        more = {
+            name: y[target] for name, target in self.inputs_from_targets.items()
+        }
+        return x | more, y, weight
 
     def batch(
         self, chosen: np.ndarray, batch_size: int, length: int

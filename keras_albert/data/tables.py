@@ -106,7 +106,7 @@ def read_parts(
     path: str | Path | Frame,
     fields: Mapping[str, Field],
     skip_bad: bool = False,
-    rows_at_once: int | None = None,
+    rows_per_part: int | None = None,
     complete: Callable[[dict, dict], dict] = lambda row, values: values,
 ) -> Iterator[Table]:
     """Streams a file as tables of some rows each, whatever its length.
@@ -126,7 +126,7 @@ def read_parts(
         path: the file or folder; or a table in memory, see `columns_of`.
         fields: the values to read, by their names in `Table.values`.
         skip_bad: whether to skip rows that cannot be read.
-        rows_at_once: most rows of each table, including skipped ones, so that
+        rows_per_part: most rows of each table, including skipped ones, so that
             a table may be empty; None for a single table.
         complete: function from a row and the values of its fields to the values
             of the example. It raises AlbertError for an invalid row.
@@ -166,7 +166,7 @@ def read_parts(
             for name, each in fields.items()
         }
     good, bad = 0, 0
-    for part in _parts(records, rows_at_once):
+    for part in _parts(records, rows_per_part):
         table = _table(path, part, fields, skip_bad, complete)
         good += len(table)
         bad += len(table.skipped)
@@ -184,9 +184,9 @@ def _check_not_empty(path: Path, good: int, bad: int) -> None:
 
 
 def _parts(
-    records: Iterator[NumberedRow], rows_at_once: int | None
+    records: Iterator[NumberedRow], rows_per_part: int | None
 ) -> Iterator[list[NumberedRow]]:
-    """Divides rows into parts of `rows_at_once` rows; None for a single part.
+    """Divides rows into parts of `rows_per_part` rows; None for a single part.
 
     A part ends earlier if its texts are very long, to limit the memory.
     """
@@ -195,8 +195,8 @@ def _parts(
         part.append((line, row))
         if isinstance(row, dict):  # not an error in place of a row
             size += sum(len(x) for x in row.values() if isinstance(x, str))
-        if rows_at_once is not None and (
-            len(part) == rows_at_once or size >= CHARACTERS_AT_ONCE
+        if rows_per_part is not None and (
+            len(part) == rows_per_part or size >= CHARACTERS_AT_ONCE
         ):
             yield part
             part, size = [], 0
@@ -377,6 +377,12 @@ def read_words(value: object) -> list[str]:
             "must be a list of words, or a text with spaces between them. "
             f"Received: {value!r:.60}."
         )
+    for position, word in enumerate(words, 1):
+        if isinstance(word, str) and not word.strip():
+            raise AlbertError(
+                f"has an empty word or label, at position {position} of "
+                f"{len(words)}. Remove it."
+            )
     return [read_label(word) for word in words]
 
 

@@ -58,23 +58,31 @@ class Devices(abc.ABC):
         Call it once, before the model is trained or restored.
         """
 
-    def fit(self, model: keras.Model, batches, callbacks, **options) -> None:
-        """Trains for one epoch with `model.fit`, which takes `options`, too.
+    def fit(self, model: keras.Model, batches, callbacks) -> None:
+        """Trains for one epoch with `model.fit`.
 
         The batches of the tf.data.Dataset hold only the rows of this process.
         `on_train_batch_end` of the callbacks gets tensors.
         """
+        self._fit(model, batches, callbacks)
+
+    def _fit(self, model: keras.Model, batches, callbacks, **options) -> None:
+        """Trains for one epoch; `model.fit` takes the options, too."""
         options |= {"shuffle": False, "verbose": 0}  # it is already shuffled
         callbacks = _Callbacks(callbacks, add_history=True, model=model)
         model.fit(batches, callbacks=callbacks, **options)
 
-    def evaluate(
-        self, model: keras.Model, batches, callbacks=(), **options
-    ) -> dict:
+    def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
         """Evaluates a model over all processes; arguments as in `fit`.
 
         Returns the loss and the metrics, by name.
         """
+        return self._evaluate(model, batches, callbacks)
+
+    def _evaluate(
+        self, model: keras.Model, batches, callbacks, **options
+    ) -> dict:
+        """Evaluates a model; `model.evaluate` takes the options, too."""
         options |= {"return_dict": True, "verbose": 0}
         return model.evaluate(batches, callbacks=list(callbacks), **options)
 

@@ -89,12 +89,12 @@ class Strategy(Devices):
             )
         )
         parts, steps = self._distributed(batches), _count(batches)
-        super().fit(model, parts, [first, *callbacks], steps_per_epoch=steps)
+        self._fit(model, parts, [first, *callbacks], steps_per_epoch=steps)
 
     def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
         self._build_metrics(model, batches)
         parts, steps = self._distributed(batches), _count(batches)
-        return super().evaluate(model, parts, callbacks, steps=steps)
+        return self._evaluate(model, parts, callbacks, steps=steps)
 
     def outputs(self, model: keras.Model, x):
         return tree.map_structure(lambda t: t.numpy(), _forward(model, x))

@@ -84,7 +84,7 @@ class Ranks(Devices):
             torch.manual_seed(torch.initial_seed() + offset)
 
     def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
-        return self.logs(model, super().evaluate(model, batches, callbacks))
+        return self.logs(model, self._evaluate(model, batches, callbacks))
 
     def logs(self, model: keras.Model, logs: dict) -> dict:
         # The variables of a metric are sums, which are added up over the

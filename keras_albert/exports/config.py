@@ -13,7 +13,7 @@ from keras_albert.errors import (
     check_positive,
 )
 from keras_albert.finetuning.config import EvaluateRun, FinetuneRun
-from keras_albert.tasks.config import AVERAGES, ModelUse
+from keras_albert.tasks.config import AVERAGES, ModelsUse
 from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
 
 # Of `embed`: its formats, its types of numbers, and how it reads long texts.
@@ -88,7 +88,7 @@ class EmbedRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportRun(ModelUse):
+class ExportRun(ModelsUse):
     """Export a model for servers and devices."""
 
     model: str | tuple[str, ...]
@@ -166,11 +166,11 @@ class CheckRun:
     """the model that was exported, or the models, see `export --model`"""
     data: Path
     """a table as for `predict`; labels are not needed"""
-    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = ModelUse.task
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = ModelsUse.task
     """the task that was given to `export`, if any"""
-    labels: tuple[str, ...] | None = ModelUse.labels
+    labels: tuple[str, ...] | None = ModelsUse.labels
     """the names of the classes that were given to `export`, if any"""
-    average: Literal[AVERAGES] = ModelUse.average
+    average: Literal[AVERAGES] = ModelsUse.average
     """what `export` averaged of several models"""
     rows: int = 200
     """number of rows to compare, from the first one on"""

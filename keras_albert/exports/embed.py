@@ -38,11 +38,11 @@ from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.pooling import checked_dimensions, normalized
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.storage import (
-    check_room,
+    check_disk_space,
     local_path,
+    raises_disk_full,
     read_json,
     replacing,
-    room_at,
     write_json,
 )
 from keras_albert.tasks.names import EMBEDDING
@@ -65,6 +65,17 @@ COLUMN = "vector"  # in JSONL and Parquet
 
 # function from the number of a part, its first row, its table and its vectors
 _Write = Callable[[int, int, Table, np.ndarray], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Output:
+    """The vectors of a run, as the functions that write them need to know."""
+
+    run: EmbedRun
+    count: int  # of vectors
+    size: int  # numbers in a vector
+    progress: dict  # content of PROGRESS_FILE, which these functions complete
+    schema: object  # the types of the table's columns, for Parquet
 
 
 def embed(run: EmbedRun) -> dict:
@@ -102,8 +113,9 @@ def embed(run: EmbedRun) -> dict:
                     "folder, or choose another output."
                 )
             _check_whole(run, progress["files"])
-        with room_at(run.output):
-            write = _WRITERS[run.to](run, count, size, progress, schema)
+        with raises_disk_full(run.output):
+            written = _Output(run, count, size, progress, schema)
+            write = _WRITERS[run.to](written)
             _write_all(predictor, run, count, size, progress, write)
         report = {
             "texts": count,
@@ -246,7 +258,7 @@ def _write_all(
             vectors = _vectors(predictor, run, table, title)[:, :size]
             if run.normalize:
                 vectors = normalized(vectors)
-            write(number, begin, table, in_numbers(vectors, run.numbers))
+            write(number, begin, table, quantized(vectors, run.numbers))
             progress["done"] = end
             write_json(run.output / PROGRESS_FILE, progress)
         begin = end
@@ -271,7 +283,7 @@ def _vectors(
     return total / np.bincount(owners, weights)[:, None].astype("float32")
 
 
-def in_numbers(vectors: np.ndarray, numbers: str) -> np.ndarray:
+def quantized(vectors: np.ndarray, numbers: str) -> np.ndarray:
     """Vectors [N, D] in another type of numbers, see `EmbedRun.numbers`."""
     if numbers == "binary":
         return np.packbits(vectors > 0, axis=1)
@@ -282,11 +294,12 @@ def in_numbers(vectors: np.ndarray, numbers: str) -> np.ndarray:
     return vectors.astype(numbers)
 
 
-def _npy_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
+def _npy_writer(output: _Output) -> _Write:
+    run, count, progress = output.run, output.count, output.progress
     path = run.output / f"{NAME}.npy"
-    example = in_numbers(np.ones((1, size), "float32"), run.numbers)
+    example = quantized(np.ones((1, output.size), "float32"), run.numbers)
     if not progress["done"]:  # to write to a map on a full disk ends a process
-        check_room(path, count * example.nbytes)
+        check_disk_space(path, count * example.nbytes)
     array = np.lib.format.open_memmap(
         path,
         mode="r+" if progress["done"] else "w+",
@@ -302,8 +315,8 @@ def _npy_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
     return write
 
 
-def _jsonl_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
-    path = run.output / f"{NAME}.jsonl"
+def _jsonl_writer(output: _Output) -> _Write:
+    path, progress = output.run.output / f"{NAME}.jsonl", output.progress
 
     def write(number, begin, table, vectors):
         with open(path, "ab") as file:
@@ -348,11 +361,12 @@ def _with_columns_of(table: Table, schema):
         ) from None
 
 
-def _parquet_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
+def _parquet_writer(output: _Output) -> _Write:
     import pyarrow as arrow
     from pyarrow import parquet
 
-    (run.output / NAME).mkdir(exist_ok=True)
+    folder, schema = output.run.output / NAME, output.schema
+    folder.mkdir(exist_ok=True)
 
     def write(number, begin, table, vectors):
         rows = [
@@ -361,12 +375,13 @@ def _parquet_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
         columns = arrow.Table.from_pylist(rows, schema)
         values = arrow.array(vectors.ravel())
         lists = arrow.FixedSizeListArray.from_arrays(values, vectors.shape[1])
-        path = run.output / NAME / f"part-{number:05}.parquet"
+        path = folder / f"part-{number:05}.parquet"
         with replacing(path) as unfinished:
             parquet.write_table(
                 columns.append_column(COLUMN, lists), unfinished
             )
-        progress["files"][f"{NAME}/{path.name}"] = path.stat().st_size
+        files = output.progress["files"]
+        files[f"{NAME}/{path.name}"] = path.stat().st_size
 
     return write
 

@@ -47,6 +47,7 @@ from keras_albert.exports.saved_model.warm_up import write_warm_up
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.modeling.base import AlbertModel, check_not_quantized
+from keras_albert.settings import settings_of
 from keras_albert.storage import (
     RUN_FILE,
     check_free,
@@ -54,7 +55,6 @@ from keras_albert.storage import (
     files_of,
     local_path,
     remedy_of,
-    settings_of,
     write_json,
     written_whole,
 )
@@ -191,7 +191,9 @@ def export_run(run: ExportRun) -> Path:
             raise
         return target
     import_tensorflow()  # before it could open a GPU of the backend
-    predictor = Predictor.load(run.model, average=run.average, **run.given)
+    predictor = Predictor.load(
+        run.model, average=run.average, **run.predictor_arguments
+    )
     if predictor.long_texts != CUT:
         predictor = dataclasses.replace(predictor, long_texts=CUT)
         print(
@@ -341,7 +343,7 @@ def _write_saved_model(
             run.model,
             average=run.average,
             dtype=f"mixed_{run.compute}",
-            **run.given | {"long_texts": CUT},
+            **run.predictor_arguments | {"long_texts": CUT},
         )
     module, signatures = serving_module(predictor, run.weights)
     tf.saved_model.save(module, str(folder), signatures)

@@ -34,6 +34,7 @@ from keras_albert.tasks.config import (
     CUT,
     LONG_READINGS,
     EmbeddingOptions,
+    ModelsUse,
     ModelUse,
 )
 from keras_albert.tasks.names import FINETUNE_TASKS
@@ -133,7 +134,7 @@ class FinetuneRun:
     or as many as make 1,000 steps (up to 50); 5 for fewer than 100,000 rows,
     else 3"""
     steps: int | None = None
-    """optimizer steps; --epochs is then ignored"""
+    """optimizer steps, in place of --epochs"""
     learning_rate: float | None = None
     """peak learning rate; by default 3e-4 for a hidden size up to 256, 1e-4
     below 768, else 2e-5; ten times as much if all layers are frozen"""
@@ -207,6 +208,12 @@ class FinetuneRun:
         self._check_values()
         check_together(self)
         check_teaching(self.teacher, self.teacher_share, self.temperature)
+        if self.steps is not None and self.epochs is not None:
+            raise AlbertError(
+                "both `steps` and `epochs` say how long the run is. Received: "
+                f"steps={self.steps}, epochs={self.epochs}. Leave one of both "
+                "out."
+            )
         if self.warmup_steps is not None:
             if self.steps is None:
                 raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")
@@ -253,7 +260,7 @@ class FinetuneRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateRun(ModelUse):
+class EvaluateRun(ModelsUse):
     """Evaluate a fine-tuned model on a table, or a pretrained one on shards."""
 
     model: str | tuple[str, ...]
@@ -334,7 +341,7 @@ class InspectRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictRun(ModelUse):
+class PredictRun(ModelsUse):
     """Predict for the rows of a table; writes JSONL in the same order.
 
     For GLUE it writes the files to submit.
@@ -448,14 +455,6 @@ class ConvertRun(ModelUse):
     wrote says itself if it is erf"""
     backbone: bool = False
     """convert only the encoder, for a format that does not have the head"""
-
-    def __post_init__(self):
-        if self.average != ModelUse.average:
-            raise AlbertError(
-                "`average` is for several models, and `convert` reads one. "
-                f"Received: average={self.average!r}. Leave --average out, or "
-                "give it to `export`."
-            )
 
 
 @dataclasses.dataclass(frozen=True)

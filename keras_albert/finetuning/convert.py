@@ -28,7 +28,11 @@ def convert(run: ConvertRun) -> None:
     """
     check_free(run.output)
     if run.backbone:
-        named = [name for name, value in run.given.items() if value is not None]
+        named = [
+            name
+            for name, value in run.predictor_arguments.items()
+            if value is not None
+        ]
         if named:
             raise AlbertError(
                 "an encoder has no task and no labels. Received --backbone and "
@@ -38,7 +42,7 @@ def convert(run: ConvertRun) -> None:
         loaded = ModelFolder.without_task(model)
     else:
         loaded = load_with_task(run.input, run.gelu)
-        loaded = with_task(loaded, run.given, run.labels)
+        loaded = with_task(loaded, run.predictor_arguments, run.labels)
     write_as(run.to, loaded, run.output)
     size = sum(path.stat().st_size for path in files_of(run.output))
     name = type(loaded.model).__name__

@@ -137,11 +137,6 @@ def check_tables(
 
 def _read_tables(run: FinetuneRun) -> Tables:
     task = ALL_TASKS[run.task]
-    if run.class_weights and not task.has_classes:
-        raise AlbertError(
-            "`class_weights` are for tasks with one label an example. "
-            f"Received: task={run.task!r}. Leave --class-weights out."
-        )
     if task.is_published:
         settings = {"skip_bad": run.skip_bad, "any_size": run.any_size}
         train, dev = (

@@ -68,7 +68,9 @@ def evaluate(run: EvaluateRun) -> dict:
     is_encoder = isinstance(loaded.model, AlbertBackbone)
     task = ALL_TASKS[run.task or head_task(loaded.model)]
     if task.is_learned and (run.task or not is_encoder):
-        return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
+        return _evaluate_finetuned(
+            Predictor.of(loaded, **run.predictor_arguments), run
+        )
     raise AlbertError(
         f"{model_names(run.model)} has no head that was fine-tuned for a task. "
         "Run `keras-albert finetune`, or use `ka.load` and `model.evaluate`. "

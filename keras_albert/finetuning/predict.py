@@ -23,8 +23,8 @@ from keras_albert.storage import (
     check_new_file,
     check_not_a_file,
     new_file,
+    raises_disk_full,
     replacing,
-    room_at,
 )
 from keras_albert.tasks.config import model_names
 from keras_albert.tasks.question_answering.squad import SQUAD_EXTENSION
@@ -65,7 +65,7 @@ def predict(run: PredictRun) -> None:
         _predict_for_squad(run)
         return
     if run.output is None:
-        with room_at("standard output"):
+        with raises_disk_full("standard output"):
             for line in _predictions(run):
                 sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
@@ -88,7 +88,9 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
     """Yields a line for each row, after the whole file was checked."""
     if run.columns.text is not None:
         check_has_columns(run.data, "columns.text", run.columns.text)
-    predictor = Predictor.load(run.model, average=run.average, **run.given)
+    predictor = Predictor.load(
+        run.model, average=run.average, **run.predictor_arguments
+    )
 
     def parts():
         return predictor.parts(run.data, run.skip_bad, PREDICTED_AT_ONCE)
@@ -156,7 +158,9 @@ def without_nan(value: object) -> object:
 
 
 def _predict_for_squad(run: PredictRun) -> None:
-    predictor = Predictor.load(run.model, average=run.average, **run.given)
+    predictor = Predictor.load(
+        run.model, average=run.average, **run.predictor_arguments
+    )
     if not predictor.definition.reads_contexts:
         raise AlbertError(
             f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
@@ -189,7 +193,9 @@ def _predict_for_squad(run: PredictRun) -> None:
 
 
 def _predict_for_glue(run: PredictRun) -> None:
-    predictor = Predictor.load(run.model, average=run.average, **run.given)
+    predictor = Predictor.load(
+        run.model, average=run.average, **run.predictor_arguments
+    )
     if not predictor.definition.is_of_glue:
         raise AlbertError(
             f"{run.data} is a folder, and {model_names(run.model)} was not "

@@ -20,7 +20,7 @@ from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import check_equally_many
-from keras_albert.tasks.config import ModelUse
+from keras_albert.tasks.config import ModelsUse
 from keras_albert.tasks.infer import decision_threshold, settled_settings
 from keras_albert.tasks.labels import Names
 from keras_albert.tasks.task_file import load_models, stored_settings
@@ -83,7 +83,7 @@ class Predictor(TaskModel):
         cls,
         source: str | Path | Sequence[str | Path],
         *,
-        average: str = ModelUse.average,
+        average: str = ModelsUse.average,
         gelu: str = ConvertRun.gelu,
         dtype: str | keras.DTypePolicy = "float32",
         loop: str | None = None,
@@ -278,7 +278,7 @@ class Predictor(TaskModel):
         if not count:
             return None
         for name, value in values.items():
-            values[name] = self.definition.given(name, value)
+            values[name] = self.definition.checked_input(name, value)
         lines = list(range(1, count + 1))
         table = Table(IN_MEMORY, values, [{}] * count, lines)
         features = self.features(table)

@@ -107,11 +107,11 @@ class TaskModel:
         return self.read(path, labelled=True, skip_bad=skip_bad)
 
     def parts(
-        self, path: str | Path, skip_bad: bool, rows_at_once: int
+        self, path: str | Path, skip_bad: bool, rows_per_part: int
     ) -> Iterator[Table]:
         """Reads a file in parts, without labels, see `read_parts`."""
         fields = self.definition.fields(self.columns, labelled=False)
-        return self.definition.parts(path, fields, skip_bad, rows_at_once)
+        return self.definition.parts(path, fields, skip_bad, rows_per_part)
 
     def features(self, table: Table) -> Features:
         """The examples of a table, with targets if it has labels."""

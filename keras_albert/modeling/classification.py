@@ -87,6 +87,11 @@ class AlbertForSequenceClassification(HeadedModel):
         self.num_labels, self.labels = _checked_labels(
             num_labels, labels, least=2 if problem == "single_label" else 1
         )
+        if problem == "regression" and self.num_labels > 1:
+            raise AlbertError(
+                "a regression predicts one number. Received: "
+                f"num_labels={num_labels}. Give num_labels=1."
+            )
         self.problem = problem
         self.dropout = self._dropout(dropout)
         self.classifier = self._logits(self.num_labels, "classifier")
@@ -469,6 +474,11 @@ def _checked_labels(num_labels, labels, least: int):
 
 
 def _check_word_labels(words, labels, num_labels: int, names) -> None:
+    if any(not word.strip() for word in words):
+        raise AlbertError(
+            f"a word is empty. Received: {words!r:.60}. Remove it, and its "
+            "label."
+        )
     if not hasattr(labels, "__len__") or len(words) != len(labels):
         raise AlbertError(
             f"each of the words {words!r:.60} needs a label. Received: "

@@ -22,7 +22,7 @@ from keras_albert.modeling.weight_checks import (
     check_finite,
     check_keras_archive,
 )
-from keras_albert.storage import DiskFull, local_path, room_at
+from keras_albert.storage import DiskFull, local_path, raises_disk_full
 
 
 def load_model(
@@ -90,7 +90,7 @@ def _read(path: str | Path) -> keras.Model:
     except Exception as error:  # zipfile and zlib raise many kinds
         raise _damaged(path, error) from None
     try:
-        with room_at(tempfile.gettempdir()):  # where Keras unpacks it
+        with raises_disk_full(tempfile.gettempdir()):  # where Keras unpacks it
             model = keras.saving.load_model(path, compile=False)
     except DiskFull:
         raise

@@ -368,9 +368,14 @@ def _query_key_value(weights, x):
 
 
 def _has_kernel(dtype) -> bool:
-    """Whether the backend's fused attention takes a dtype."""
-    is_float16 = keras.backend.standardize_dtype(dtype) == "float16"
-    if not is_float16 or keras.backend.backend() != "jax":
+    """Whether the backend's fused attention takes a dtype, and returns it."""
+    dtype, name = (
+        keras.backend.standardize_dtype(dtype),
+        keras.backend.backend(),
+    )
+    if (dtype, name) == ("float64", "torch"):
+        return False  # Keras would return float32
+    if (dtype, name) != ("float16", "jax"):
         return True
     import jax
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.pretraining.config import PretrainRun
-from keras_albert.storage import flat, option_types, read_toml
+from keras_albert.settings import flatten, option_types
+from keras_albert.storage import read_toml
 from keras_albert.tasks.names import FINETUNE_TASKS
 
 COMMANDS = {"finetune": FinetuneRun, "pretrain": PretrainRun}
@@ -70,7 +71,7 @@ def read_plan(path: Path) -> SearchPlan:
                 f"{path}: `{name}` must be a table. Received: "
                 f"{content[name]!r:.60}. Begin it with the line [{name}]."
             )
-    options = flat(content.get("options", {}))
+    options = flatten(content.get("options", {}))
     given = _flat_search(content.get("search", {}))
     if not given:
         raise AlbertError(

@@ -22,6 +22,7 @@ from keras_albert.data.saved_dataset import (
 from keras_albert.errors import AlbertError, is_number, optional_import
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.report import COMPARED, ON_TRAINING_ROWS
+from keras_albert.settings import flatten
 from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.storage import (
     IN_USE,
@@ -29,7 +30,6 @@ from keras_albert.storage import (
     REPORT_FILE,
     WorkFolder,
     checksum,
-    flat,
     local_path,
     read_json,
     remove_folder,
@@ -158,7 +158,7 @@ def _check_same(run: SweepRun, begun: dict, identity: dict, data: dict) -> None:
             "another output."
         )
     # `options` and `search` have a value for each option.
-    there, here = flat(begun), flat(identity)
+    there, here = flatten(begun), flatten(identity)
     changed = [
         f"{name}={there.get(name)!r} there, {here.get(name)!r} here"
         for name in sorted(there.keys() | here.keys())

@@ -25,16 +25,18 @@ def decision_loss() -> keras.losses.Loss:
     return WeightedMean(loss(from_logits=True, reduction="none"))
 
 
-def wrong_odds(
+def probabilities_of_wrong(
     logits: np.ndarray, target: np.ndarray, predicted: np.ndarray
 ) -> np.ndarray:
     """The probability of each prediction that is wrong, else 0: [N].
 
     `logits` are [N, C], `target` and `predicted` class indices [N].
     """
-    odds = special.softmax(logits, axis=-1)
-    odds = np.take_along_axis(odds, predicted[:, None], axis=-1)[:, 0]
-    return np.where(predicted != target, odds, 0)
+    probabilities = special.softmax(logits, axis=-1)
+    probabilities = np.take_along_axis(
+        probabilities, predicted[:, None], axis=-1
+    )[:, 0]
+    return np.where(predicted != target, probabilities, 0)
 
 
 def share_of_most_frequent(target: np.ndarray) -> float:

@@ -202,7 +202,9 @@ class Classification(_TextTask):
 
     def wrongness(self, outputs, features):
         predicted = self._predicted(outputs, features)
-        return classes.wrong_odds(np.stack(outputs), features.target, predicted)
+        return classes.probabilities_of_wrong(
+            np.stack(outputs), features.target, predicted
+        )
 
     def baseline(self, features):
         if self.best == "matthews":  # 0 for any constant answer
@@ -210,11 +212,11 @@ class Classification(_TextTask):
         return classes.share_of_most_frequent(features.target)
 
     def decode(self, outputs, features, names):
-        odds = special.softmax(np.stack(outputs), axis=-1)
+        probabilities = special.softmax(np.stack(outputs), axis=-1)
         predicted = self._predicted(outputs, features)
         return [
             {"prediction": names[label], "score": round(float(row[label]), 6)}
-            for row, label in zip(odds, predicted, strict=True)
+            for row, label in zip(probabilities, predicted, strict=True)
         ]
 
 
@@ -342,18 +344,20 @@ class MultiLabel(_TextTask):
         return decisions.chosen_labels(np.stack(outputs), features.threshold)
 
     def wrongness(self, outputs, features):
-        odds = special.expit(np.stack(outputs))
+        probabilities = special.expit(np.stack(outputs))
         chosen = self._predicted(outputs, features)
         is_wrong = chosen != features.target
-        return np.where(is_wrong, np.where(chosen, odds, 1 - odds), 0).max(1)
+        return np.where(
+            is_wrong, np.where(chosen, probabilities, 1 - probabilities), 0
+        ).max(1)
 
     def decode(self, outputs, features, names):
         decoded = []
-        all_odds = special.expit(np.stack(outputs))
+        probabilities = special.expit(np.stack(outputs))
         predicted = self._predicted(outputs, features)
-        for row, is_chosen in zip(all_odds, predicted, strict=True):
+        for row, is_chosen in zip(probabilities, predicted, strict=True):
             chosen = [names[i] for i in np.flatnonzero(is_chosen)]
-            odds = zip(names, row, strict=True)
-            score = {name: round(float(p), 6) for name, p in odds}
+            named = zip(names, row, strict=True)
+            score = {name: round(float(p), 6) for name, p in named}
             decoded.append({"prediction": chosen, "score": score})
         return decoded

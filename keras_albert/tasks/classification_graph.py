@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_albert.tasks.decisions import EVEN, Threshold
+from keras_albert.tasks.decisions import DEFAULT_THRESHOLD, Threshold
 from keras_albert.tasks.early_exit_graph import Tensors
 from keras_albert.tasks.graph import ServingGraph
 
@@ -39,14 +39,14 @@ def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
     names, threshold = tf.constant(graph.use.labels), graph.use.threshold
 
     def decode(logits):
-        odds = tf.nn.softmax(logits)
-        predicted = tf.argmax(odds, axis=-1)
+        probabilities = tf.nn.softmax(logits)
+        predicted = tf.argmax(probabilities, axis=-1)
         if threshold is not None:
-            predicted = tf.cast(odds[:, 1] > threshold[0], tf.int64)
+            predicted = tf.cast(probabilities[:, 1] > threshold[0], tf.int64)
         return {
             "label": tf.gather(names, predicted),
-            "score": tf.gather(odds, predicted, batch_dims=1),
-            **_named(odds, names),
+            "score": tf.gather(probabilities, predicted, batch_dims=1),
+            **_named(probabilities, names),
         }
 
     functions = serve_texts(graph, decode)
@@ -60,11 +60,14 @@ def decode_several(
 ) -> Callable[[tf.Tensor], Tensors]:
     """All probabilities, and which labels are chosen by them."""
     names = tf.constant(labels)
-    limits = tf.constant(threshold or [EVEN] * len(labels))
+    limits = tf.constant(threshold or [DEFAULT_THRESHOLD] * len(labels))
 
     def decode(logits):
-        odds = tf.sigmoid(logits)
-        return {**_named(odds, names), "chosen": odds > limits}
+        probabilities = tf.sigmoid(logits)
+        return {
+            **_named(probabilities, names),
+            "chosen": probabilities > limits,
+        }
 
     return decode
 
@@ -74,10 +77,10 @@ def decode_number(logits: tf.Tensor) -> Tensors:
     return {"score": logits[:, 0]}
 
 
-def _named(odds: tf.Tensor, names: tf.Tensor) -> Tensors:
+def _named(probabilities: tf.Tensor, names: tf.Tensor) -> Tensors:
     # A server expects as many rows in each output, so that names are repeated.
-    labels = tf.tile(names[tf.newaxis], [tf.shape(odds)[0], 1])
-    return {"probabilities": odds, "labels": labels}
+    labels = tf.tile(names[tf.newaxis], [tf.shape(probabilities)[0], 1])
+    return {"probabilities": probabilities, "labels": labels}
 
 
 def classify(serve: Callable[[tf.Tensor], Tensors]) -> Callable:

@@ -247,10 +247,6 @@ class ModelUse:
     columns: OtherColumns = OtherColumns()
     """columns of the tables that the model reads; each that is not given is
     that of the table that the model was trained on"""
-    average: Literal[AVERAGES] = AVERAGES[0]
-    """what is averaged of several models: their predictions (an ensemble), or
-    their weights, which takes no more time than one model (models of the same
-    size that were trained from the same start)"""
     patience: int | None = None
     """for a model that was trained with --exits: an example has its answer as
     soon as this many layers in a row agree with the layer before them"""
@@ -265,7 +261,7 @@ class ModelUse:
     their numbers differ by less than this"""
 
     @property
-    def given(self) -> dict:
+    def predictor_arguments(self) -> dict:
         """The options that were given, as `Predictor.load` takes them.
 
         Raises AlbertError if options for early exit exclude each other.
@@ -280,3 +276,13 @@ class ModelUse:
         if any(value is not None for value in rule.values()):
             options["early_exit"] = EarlyExit(**rule)
         return options
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelsUse(ModelUse):
+    """Settings of the commands that use one model or several."""
+
+    average: Literal[AVERAGES] = AVERAGES[0]
+    """what is averaged of several models: their predictions (an ensemble), or
+    their weights, which takes no more time than one model (models of the same
+    size that were trained from the same start)"""

@@ -11,10 +11,10 @@ from scipy import optimize, special
 
 from keras_albert.errors import AlbertError, is_number
 
-EVEN = 0.5  # the threshold of a decision that was not tuned
+DEFAULT_THRESHOLD = 0.5  # the threshold of a decision that was not tuned
 BINS = 15  # of the calibration error, as in Guo et al. 2017
 # lowest and highest temperature
-COLDEST, HOTTEST = 0.1, 10.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.1, 10.0
 
 Threshold = tuple[float, ...]  # T probabilities
 
@@ -36,8 +36,8 @@ def pooled_logits(logits: np.ndarray, pooling: str, problem: str) -> np.ndarray:
     if problem == "multi_label":
         yes, no = special.log_expit(logits), special.log_expit(-logits)
         return special.logsumexp(yes, axis=0) - special.logsumexp(no, axis=0)
-    odds = special.log_softmax(logits, axis=-1)
-    return special.logsumexp(odds, axis=0) - np.log(len(odds), dtype=odds.dtype)
+    each = special.log_softmax(logits, axis=-1)
+    return special.logsumexp(each, axis=0) - np.log(len(each), dtype=each.dtype)
 
 
 def checked_threshold(given: object, count: int) -> Threshold:
@@ -78,7 +78,7 @@ def chosen_labels(
     logits: np.ndarray, threshold: Threshold | None = None
 ) -> np.ndarray:
     """Whether each label is predicted: bool [N, C], from logits [N, C]."""
-    limits = np.array(EVEN if threshold is None else threshold)
+    limits = np.array(DEFAULT_THRESHOLD if threshold is None else threshold)
     return special.expit(logits).astype("float64") > limits
 
 
@@ -87,29 +87,33 @@ def best_threshold(probabilities: np.ndarray, expected: np.ndarray) -> float:
 
     A threshold is halfway between two neighbouring probabilities, so that a
     device that rounds differently decides alike. Of several with the same F1 it
-    is the one closest to EVEN, and EVEN itself if no other is better. It is
-    EVEN, too, if no example has the label, since every F1 is then 0.
+    is the one closest to DEFAULT_THRESHOLD, and the default itself if no other
+    is better. It is the default, too, if no example has the label, since every
+    F1 is then 0.
 
     Args:
         probabilities: float [N], of the label.
         expected: bool [N], whether an example has the label.
     """
-    odds = np.asarray(probabilities, "float64")
-    order = np.argsort(-odds, kind="stable")
-    odds, hits = odds[order], np.cumsum(np.asarray(expected, bool)[order])
+    probabilities = np.asarray(probabilities, "float64")
+    order = np.argsort(-probabilities, kind="stable")
+    surest_first = probabilities[order]
+    hits = np.cumsum(np.asarray(expected, bool)[order])
     if not hits[-1]:
-        return EVEN
+        return DEFAULT_THRESHOLD
     # F1 of predicting the label for the first 1, 2, ..., N examples
-    f1 = 2 * hits / (np.arange(1, len(odds) + 1) + hits[-1])
-    between = (odds + np.append(odds[1:], 0.0)) / 2
+    f1 = 2 * hits / (np.arange(1, len(surest_first) + 1) + hits[-1])
+    between = (surest_first + np.append(surest_first[1:], 0.0)) / 2
     # Examples with the same probability are all above a threshold, or none is.
-    may_be = (between < odds) & (between > np.append(odds[1:], 0.0))
-    above = int((odds > EVEN).sum())
+    may_be = (between < surest_first) & (
+        between > np.append(surest_first[1:], 0.0)
+    )
+    above = int((surest_first > DEFAULT_THRESHOLD).sum())
     best = f1[may_be].max(initial=0.0)
     if not best or (above and f1[above - 1] >= best):
-        return EVEN
+        return DEFAULT_THRESHOLD
     values = between[may_be & (f1 == best)]
-    return float(values[np.abs(values - EVEN).argmin()])
+    return float(values[np.abs(values - DEFAULT_THRESHOLD).argmin()])
 
 
 def best_thresholds(logits: np.ndarray, target: np.ndarray) -> Threshold:
@@ -161,8 +165,9 @@ def calibrated(
 
 
 def temperature_of(logits: np.ndarray, target: np.ndarray) -> float:
-    """The temperature with the lowest cross-entropy, COLDEST to HOTTEST.
+    """The temperature with the lowest cross-entropy.
 
+    It is between MIN_TEMPERATURE and MAX_TEMPERATURE.
     It is 1 if every example is right: the lowest cross-entropy is then that of
     a temperature of 0, which makes every probability 0 or 1.
 
@@ -175,12 +180,12 @@ def temperature_of(logits: np.ndarray, target: np.ndarray) -> float:
     # It has one minimum: it is convex in 1 / temperature.
     def cross_entropy(log_temperature):
         scale = np.exp(-log_temperature)
-        odds = special.logsumexp(scale * logits, axis=-1)
-        return np.mean(odds - scale * own)
+        normalizers = special.logsumexp(scale * logits, axis=-1)
+        return np.mean(normalizers - scale * own)
 
     found = optimize.minimize_scalar(
         cross_entropy,
-        bounds=(np.log(COLDEST), np.log(HOTTEST)),
+        bounds=(np.log(MIN_TEMPERATURE), np.log(MAX_TEMPERATURE)),
         method="bounded",
         options={"xatol": 1e-8},
     )
@@ -195,9 +200,9 @@ def calibration_error(logits: np.ndarray, target: np.ndarray) -> float:
     examples of the difference, in their bin, between the mean probability and
     the accuracy (Guo et al. 2017, equation 3).
     """
-    odds = special.softmax(np.asarray(logits, "float64"), axis=-1)
-    surest = odds.max(axis=-1)
-    right = odds.argmax(axis=-1) == target
+    probabilities = special.softmax(np.asarray(logits, "float64"), axis=-1)
+    surest = probabilities.max(axis=-1)
+    right = probabilities.argmax(axis=-1) == target
     # As in the paper, a bin contains its upper end and not its lower one.
     bins = np.clip(np.ceil(surest * BINS).astype(int) - 1, 0, BINS - 1)
     gaps = np.bincount(bins, weights=surest - right, minlength=BINS)

@@ -349,7 +349,7 @@ class Embedding(_VectorTask):
         path: str | Path | Frame,
         fields: Mapping[str, Field],
         skip_bad: bool = False,
-        rows_at_once: int | None = None,
+        rows_per_part: int | None = None,
     ) -> Iterator[Table]:
         """Reads a file as `read_parts` does, and counts the negatives of rows.
 
@@ -370,7 +370,7 @@ class Embedding(_VectorTask):
                     )
             return values
 
-        return read_parts(path, fields, skip_bad, rows_at_once, complete)
+        return read_parts(path, fields, skip_bad, rows_per_part, complete)
 
     def target_of(self, tokenizer, table):
         """A number for each text, the same for equal texts: int32 [N, T].

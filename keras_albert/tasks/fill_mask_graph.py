@@ -67,8 +67,8 @@ def best_pieces(
     count = tokenizer.vocab_size
     names = tf.constant([tokenizer.id_to_piece(i) for i in range(count)])
     # The model may have more ids than the vocabulary has pieces.
-    odds = tf.nn.softmax(found["logits"])[..., :count]
-    scores, ids = tf.math.top_k(odds, min(FILL_MASK_CHOICES, count))
+    probabilities = tf.nn.softmax(found["logits"])[..., :count]
+    scores, ids = tf.math.top_k(probabilities, min(FILL_MASK_CHOICES, count))
     is_given = found["is_given"][..., tf.newaxis]
     return {
         "pieces": tf.where(is_given, tf.gather(names, ids), ""),

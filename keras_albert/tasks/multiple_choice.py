@@ -87,7 +87,7 @@ class MultipleChoice(LearnedTask):
         path: str | Path,
         fields: Mapping[str, Field],
         skip_bad: bool = False,
-        rows_at_once: int | None = None,
+        rows_per_part: int | None = None,
     ) -> Iterator[Table]:
         """Reads a file as `read_parts` does, and compares the choices of rows.
 
@@ -105,9 +105,9 @@ class MultipleChoice(LearnedTask):
             _check_number(values["choices"], count)
             return values
 
-        return read_parts(path, fields, skip_bad, rows_at_once, complete)
+        return read_parts(path, fields, skip_bad, rows_per_part, complete)
 
-    def given(self, name, values):
+    def checked_input(self, name, values):
         if name == "choices":
             for choices in values:
                 check_batch(f"each of {name}", choices)
@@ -160,7 +160,9 @@ class MultipleChoice(LearnedTask):
 
     def wrongness(self, outputs, features):
         logits = np.stack(outputs)
-        return classes.wrong_odds(logits, features.target, logits.argmax(-1))
+        return classes.probabilities_of_wrong(
+            logits, features.target, logits.argmax(-1)
+        )
 
     def baseline(self, features):
         return classes.share_of_most_frequent(features.target)

@@ -26,10 +26,10 @@ def serve_choices(graph: ServingGraph, has_question: bool) -> Callable:
         length = graph.use.sequence_length
         packed = pack_choices(graph.tokenizer, text, question, choices, length)
         logits = graph.rows(packed)["logits"]
-        odds = tf.nn.softmax(tf.reshape(logits, [batch, count]))
+        probabilities = tf.nn.softmax(tf.reshape(logits, [batch, count]))
         return {
-            "choice": tf.argmax(odds, axis=-1, output_type=tf.int32),
-            "probabilities": odds,
+            "choice": tf.argmax(probabilities, axis=-1, output_type=tf.int32),
+            "probabilities": probabilities,
         }
 
     def choose(text, choices):

@@ -8,6 +8,7 @@ OWN_TASKS = (*ONE_LABEL_TASKS, *_OTHERS, *VECTOR_TASKS)
 
 _GLUE_OF_PAIRS = ("MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
 GLUE_TASKS = ("CoLA", "SST-2", *_GLUE_OF_PAIRS)
+_GLUE_OF_LABELS = tuple(task for task in GLUE_TASKS if task != "STS-B")
 _SQUAD = ("SQuAD-1.1", "SQuAD-2.0")
 BENCHMARK_TASKS = (*GLUE_TASKS, "RACE", *_SQUAD)
 
@@ -35,6 +36,7 @@ TASK_OPTIONS = {
     "embedding.score_range": (SIMILARITY,),
     "tune_threshold": DECISION_TASKS,
     "calibrate": ONE_LABEL_TASKS,
+    "class_weights": ONE_LABEL_TASKS + _GLUE_OF_LABELS,
     "exits": TEXT_TASKS,
     "teacher": TEXT_TASKS,
     # Numbers of a teacher are compared as they are.

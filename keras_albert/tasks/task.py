@@ -145,7 +145,7 @@ class Task(abc.ABC):
         (table,) = self.parts(path, fields, skip_bad)
         return table
 
-    def given(self, name: str, values: list) -> list:
+    def checked_input(self, name: str, values: list) -> list:
         """Checks the values of an input that a user passes in Python."""
         return values
 
@@ -360,7 +360,7 @@ class LearnedTask(Task):
         """
         return None
 
-    def flat(
+    def logits_and_target(
         self, outputs: Outputs, features: Features
     ) -> tuple[np.ndarray, np.ndarray]:
         """Logits and target of all examples, for `held_out_loss`."""
@@ -370,7 +370,7 @@ class LearnedTask(Task):
         self, outputs: Outputs, features: Features, names: Names
     ) -> dict[str, float]:
         """The mean loss over all examples, {"loss": value}; {} if undefined."""
-        logits, target = self.flat(outputs, features)
+        logits, target = self.logits_and_target(outputs, features)
         loss = self.loss(names)(target, logits)
         return {"loss": float(keras.ops.convert_to_numpy(loss))}
 

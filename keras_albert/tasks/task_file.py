@@ -31,10 +31,10 @@ from keras_albert.tasks.config import (
     AVERAGES,
     CUT,
     EarlyExit,
-    ModelUse,
+    ModelsUse,
     check_long_texts,
 )
-from keras_albert.tasks.decisions import EVEN
+from keras_albert.tasks.decisions import DEFAULT_THRESHOLD
 from keras_albert.tasks.fill_mask import PRETRAINED
 from keras_albert.tasks.infer import decision_threshold
 from keras_albert.tasks.labels import Head
@@ -218,7 +218,7 @@ def load_with_task(
 
 def load_models(
     source: str | Path | Sequence[str | Path],
-    average: str = ModelUse.average,
+    average: str = ModelsUse.average,
     **form: Any,
 ) -> ModelFolder:
     """Reads a model, or several as one, with the settings of the first.
@@ -268,13 +268,14 @@ def _with_mean_threshold(
     """The first model, with the mean of the thresholds of all of them.
 
     Probabilities are averaged, too. The mean of the members' distances from
-    their own thresholds therefore decides. A member without one has EVEN.
+    their own thresholds therefore decides. A member without one has the
+    default.
     """
     stored = [each.task.get("threshold") for each in (first, *others)]
     widths = [len(each) for each in stored if each]
     if not widths:
         return first
-    even = [EVEN] * widths[0]
+    even = [DEFAULT_THRESHOLD] * widths[0]
     mean = np.mean([each or even for each in stored], axis=0).tolist()
     return dataclasses.replace(first, task=first.task | {"threshold": mean})
 

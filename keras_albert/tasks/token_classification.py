@@ -62,8 +62,8 @@ class TokenClassification(LearnedTask):
     def parts(self, *arguments, **options):
         return read_parts(*arguments, **options, complete=_one_label_a_word)
 
-    def given(self, name, values):
-        return [_words(name, words) for words in values]
+    def checked_input(self, name, values):
+        return [_words(name, i, words) for i, words in enumerate(values)]
 
     def features(self, tokenizer, table, names, length):
         labels = table.values.get(LABEL)
@@ -95,7 +95,7 @@ class TokenClassification(LearnedTask):
     def loss(self, names):
         return classes.class_loss()
 
-    def flat(self, outputs, features):
+    def logits_and_target(self, outputs, features):
         return tuple(map(np.concatenate, _of_words(outputs, features)))
 
     def scores(self, outputs, features, names):
@@ -135,7 +135,7 @@ class TokenClassification(LearnedTask):
         )
 
 
-def _words(name: str, words: object) -> list[str]:
+def _words(name: str, index: int, words: object) -> list[str]:
     if isinstance(words, np.ndarray | tuple):  # as tables in memory have them
         words = list(words)
     # An empty text is an error in a table, since it cannot have a label.
@@ -144,7 +144,7 @@ def _words(name: str, words: object) -> list[str]:
     try:
         return read_words(words)
     except AlbertError as error:
-        raise AlbertError(f"each `{name}` {error}") from None
+        raise AlbertError(f"`{name}` {index} {error}") from None
 
 
 def _one_label_a_word(row: dict, values: dict) -> dict:

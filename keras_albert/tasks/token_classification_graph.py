@@ -46,8 +46,8 @@ def serve_words(
             graph.tokenizer, graph.tokenizer(words), splits, longest
         )
         logits = graph.in_parts(rows)["logits"]
-        odds = tf.gather_nd(logits, tf.stack([row, column], axis=1))
-        odds = tf.nn.softmax(odds)  # [N, C]
+        logits = tf.gather_nd(logits, tf.stack([row, column], axis=1))
+        probabilities = tf.nn.softmax(logits)  # [N, C]
         base = tf.gather(texts.splits, rows_of(splits))
 
         def dense(values, empty):
@@ -55,8 +55,10 @@ def serve_words(
 
         return {
             "words": dense(words, ""),
-            "labels": dense(tf.gather(names, tf.argmax(odds, axis=-1)), ""),
-            "scores": dense(tf.reduce_max(odds, axis=-1), 0.0),
+            "labels": dense(
+                tf.gather(names, tf.argmax(probabilities, axis=-1)), ""
+            ),
+            "scores": dense(tf.reduce_max(probabilities, axis=-1), 0.0),
             "start": dense(starts - base, -1),
             "end": dense(ends - base, -1),
         }

@@ -50,7 +50,9 @@ class Tokenizer:
         keep_accents: whether to keep combining marks, and to recognize words of
             any script in n-gram masking. None reads the same files; without
             both it is False, as published, with a warning if the vocabulary
-            has pieces with marks.
+            has pieces with marks. If marks are kept, letters that only
+            SentencePiece takes out of a character stay upper case, such as the
+            T and M of a trade mark sign; transformers does the same.
 
     Raises:
         AlbertError: the file does not exist, is not a SentencePiece model, or

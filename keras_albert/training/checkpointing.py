@@ -27,18 +27,18 @@ from keras_albert.distribution.backend import (
     to_numpy,
 )
 from keras_albert.errors import AlbertError, optional_import, reason_of
+from keras_albert.settings import flatten
 from keras_albert.storage import (
     MANIFEST_FILE,
-    check_room,
+    check_disk_space,
     checksum,
+    disk_full_reason,
     files_of,
-    flat,
-    no_room,
+    fsync_folder,
     read_json,
     remedy_of,
     unfinished_folder,
     write_json,
-    write_out,
 )
 
 STATE_FOLDER = "state"
@@ -97,7 +97,7 @@ class Checkpoints:
         try:
             # Before anything is written: a full disk then leaves no rest.
             arrays = [a for group in state.values() for a in group.values()]
-            check_room(self.folder, sum(array.nbytes for array in arrays))
+            check_disk_space(self.folder, sum(array.nbytes for array in arrays))
             self.folder.mkdir(exist_ok=True)
             unfinished = unfinished_folder(self.folder / "checkpoint")
             _save_state(unfinished, state)
@@ -108,7 +108,7 @@ class Checkpoints:
                 "files": _digests(unfinished),
             }
             write_json(unfinished / MANIFEST_FILE, content)
-            write_out(unfinished)
+            fsync_folder(unfinished)
             # A folder gets its final name only when all of its files are on the
             # disk: a process that is killed here leaves no half checkpoint.
             final = self._path(step)
@@ -117,7 +117,7 @@ class Checkpoints:
         except Exception as error:
             if unfinished:
                 shutil.rmtree(unfinished, ignore_errors=True)
-            reason = no_room(error) or reason_of(error)
+            reason = disk_full_reason(error) or reason_of(error)
             raise AlbertError(
                 f"{self.folder}: the checkpoint of step {step} cannot be "
                 f"written ({reason}). {remedy_of(error)}, then give the same "
@@ -317,7 +317,7 @@ def _digests(folder: Path) -> dict[str, list]:
 
 def _save_state(folder: Path, state: State) -> None:
     (folder / STATE_FOLDER).mkdir()
-    np.savez(folder / STATE_FOLDER / ARRAYS_FILE, **flat(state))
+    np.savez(folder / STATE_FOLDER / ARRAYS_FILE, **flatten(state))
 
 
 def _load_state(folder: Path) -> State:

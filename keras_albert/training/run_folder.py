@@ -10,13 +10,8 @@ from pathlib import Path
 
 from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
-from keras_albert.storage import (
-    REPORT_FILE,
-    WorkFolder,
-    check_free,
-    flat,
-    settings_of,
-)
+from keras_albert.settings import flatten, settings_of
+from keras_albert.storage import REPORT_FILE, WorkFolder, check_free
 
 MADE_OF = "made_of"  # key of a report: the checksums of the data of the run
 STARTED_FROM = "started_from"  # the checksum of the weights before training
@@ -124,8 +119,8 @@ def holds_run(path: str | Path, run) -> bool:
             "output, or move this folder away."
         )
     # A run from before an option existed has the default of the option.
-    found = flat(_defaults(type(run))) | flat(found)
-    expected = flat(settings_of(run))
+    found = flatten(_defaults(type(run))) | flatten(found)
+    expected = flatten(settings_of(run))
     differing = [
         f"{name}={found.get(name)!r} there, {expected.get(name)!r} here"
         for name in sorted(found.keys() | expected.keys())
@@ -156,7 +151,7 @@ def same_settings(run) -> dict:
     """The settings that all processes of a run have in common."""
     return {
         name: value
-        for name, value in flat(settings_of(run)).items()
+        for name, value in flatten(settings_of(run)).items()
         if name not in _OWN_SETTINGS
     }
 

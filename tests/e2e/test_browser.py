@@ -320,16 +320,18 @@ def test_same_answers(page, served, exports, texts, kind):
 def differences(found, predictor, features, outputs):
     """How far the page's answers are from those that the outputs stand for."""
     logits = np.stack(outputs)
-    odds = logits
+    probabilities = logits
     if predictor.labels:
-        odds = (expit if predictor.task == "multilabel" else softmax)(logits)
+        probabilities = (expit if predictor.task == "multilabel" else softmax)(
+            logits
+        )
     shown = [
         row.get("probabilities", [[0, row["prediction"]]]) for row in found
     ]
     for row in shown:
         assert [label for label, _ in row] == [*(predictor.labels or [0])]
     numbers = np.array([[value for _, value in row] for row in shown])
-    distances = np.abs(numbers - odds).max(-1)
+    distances = np.abs(numbers - probabilities).max(-1)
     wanted = predictor.decode(outputs, features)
     for row, answer, distance in zip(found, wanted, distances, strict=True):
         if distance < 1e-5:
@@ -383,7 +385,7 @@ def test_the_page_in_a_browser(page, served, posted, exports, tmp_path):
     cells = [html.unescape(x) for x in re.findall("<td>(.*?)</td>", dom)]
     assert prediction == answer["prediction"]
     assert cells[::2] == [*predictor.labels]
-    odds = [each for _, each in answer["probabilities"]]
-    assert [*map(float, cells[1::2])] == pytest.approx(odds, abs=1e-6)
+    probabilities = [each for _, each in answer["probabilities"]]
+    assert [*map(float, cells[1::2])] == pytest.approx(probabilities, abs=1e-6)
     assert f"{len(answer['ids'])} tokens" in dom
     assert "task.json: no such file" in shown(model="none")

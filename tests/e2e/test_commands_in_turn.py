@@ -313,7 +313,7 @@ def test_finetuning_starts_from_the_pretrained_encoder(command, trained):
 def test_interrupted_pretraining_goes_on(command, trained, capsys):
     """Ctrl-C, the same command with other settings, and then as it was.
 
-    test_resume.py and test_fitting.py show that the model is the same.
+    test_resume.py and test_loop.py show that the model is the same.
     """
 
     def pretrain(options):
@@ -440,7 +440,7 @@ BAD = {
     "`skip_bad` is for the rows of `data`": (
         "export --model {0}/fine --output {0}/never --skip-bad"
     ),
-    "`average` is for several models, and `convert` reads one": (
+    "`convert` has no option `--average`": (
         "convert --input {0}/fine --output {0}/never --average weights"
     ),
     "`any_text` has no meaning for a pretrained model": (

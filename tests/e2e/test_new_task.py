@@ -35,14 +35,14 @@ ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
 
 class OddsServing(Serving):
     def signatures(self, graph):
-        def odds(text):
+        def probabilities(text):
             logits = graph.rows(graph.packed(text))["logits"]
-            return {"odds": keras.ops.sigmoid(logits[:, 0])}
+            return {"probabilities": keras.ops.sigmoid(logits[:, 0])}
 
-        return {"serving_default": odds}
+        return {"serving_default": probabilities}
 
     def answer(self, outputs, given):
-        return None, outputs["odds"]
+        return None, outputs["probabilities"]
 
 
 class YesOrNo(LearnedTask):
@@ -82,8 +82,8 @@ class YesOrNo(LearnedTask):
         return measure(["accuracy"], features.target[:, 0], found)
 
     def decode(self, outputs, features, names):
-        odds = special.expit(np.stack(outputs)[:, 0])
-        return [{"prediction": round(float(p), 6)} for p in odds]
+        probabilities = special.expit(np.stack(outputs)[:, 0])
+        return [{"prediction": round(float(p), 6)} for p in probabilities]
 
 
 @pytest.mark.usefixtures("eagerly")
@@ -134,5 +134,5 @@ def test_a_task_in_a_few_lines(
     serving = pytest.importorskip("keras_albert.exports.saved_model.signatures")
     _, signatures = serving.serving_module(predictor, only={"serving_default"})
     texts = keras.ops.convert_to_tensor(["the hens", "the barn"])
-    served = signatures["serving_default"](text=texts)["odds"]
+    served = signatures["serving_default"](text=texts)["probabilities"]
     np.testing.assert_allclose(served, found, atol=1e-5)

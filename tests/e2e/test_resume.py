@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(
         keras.backend.backend() != "tensorflow",
         reason="no backend has a part in how a process dies; what a run "
-        "restores is tested on each in test_fitting.py",
+        "restores is tested on each in test_loop.py",
     ),
 ]
 CONFIG = TEXT_CONFIG.replace(

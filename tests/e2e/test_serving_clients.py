@@ -202,10 +202,10 @@ def test_texts_in_batches(ask, server, expected):
     assert (status, error) == (0, "")
     wanted = expected("albert").predict(texts)
     assert [answer["label"] for answer in answers] == wanted
-    odds = expected("albert").probabilities(texts)
-    assert np.ptp(odds[:, 0]) > 0.01, "texts differ"
-    close([answer["probabilities"] for answer in answers], odds)
-    close([answer["score"] for answer in answers], odds.max(-1))
+    probabilities = expected("albert").probabilities(texts)
+    assert np.ptp(probabilities[:, 0]) > 0.01, "texts differ"
+    close([answer["probabilities"] for answer in answers], probabilities)
+    close([answer["score"] for answer in answers], probabilities.max(-1))
     assert answers[0]["labels"] == [*ABC]
 
 

@@ -258,7 +258,7 @@ def test_columns_that_are_not_named_stay(tmp_path, tokenizer, given):
     ka.Predictor(model_of("pair", tokenizer), columns=trained).save(tmp_path)
     options = [f"--columns.{name}={value}" for name, value in given.items()]
     use = _parse(["predict", "--model=m", "--data=d.csv", *options])
-    found = ka.Predictor.load(tmp_path, **use.given).columns
+    found = ka.Predictor.load(tmp_path, **use.predictor_arguments).columns
     assert found == dataclasses.replace(trained, **given)
 
 

@@ -131,6 +131,10 @@ HEADS = [
         "integer of 1 or.*num_labels=0",
         head(Classifier, 0, problem="regression"),
     ),
+    row(
+        "a regression predicts one number. Received: num_labels=2",
+        head(Classifier, 2, problem="regression"),
+    ),
     row("'multi_label'.*'ranking'", head(Classifier, 3, problem="ranking")),
     row("`dropout` must be in.*dropout=1", head(Classifier, 2, 1)),
     row("2 different names .*'b', 'c'", head(Classifier, 2, labels=[*"abc"])),
@@ -312,6 +316,7 @@ TEXTS = [
     row("each of them a list of words.*'bare'", labelled("bare")),
     row("`words` must be a list of one or more.*empty", labelled([[]])),
     row(r"each of them a list of words.*\[\]", labelled([])),
+    row(r"a word is empty.*\['a', ' '\]", labelled([["a", " "]])),
     row("2 texts, 1 labels", labelled([["a"], ["b"]], [[0]])),
     row(r"needs a label.*\[0\] for 2 words", labelled([["a", "b"]], [[0]])),
     row("needs a label.*Received: 0", labelled([["a"]], [0])),

@@ -15,12 +15,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from keras_albert import cli
+from keras_albert import cli, startup
 from keras_albert.cli import (
     COMMANDS,
     NO_READER_STATUS,
-    _garbage_collector_off,
-    _load_backend,
     _parse,
     main as command,
     run_of,
@@ -28,6 +26,7 @@ from keras_albert.cli import (
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION
 from keras_albert.pretraining.config import PretrainRun
+from keras_albert.startup import _garbage_collector_off, load_backend
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.run_folder import claim_folder
 
@@ -306,6 +305,7 @@ def test_what_to_validate_on(arguments, validation, tmp_path):
         ("FINETUNE --recipe paper", "Received: --recipe paper without"),
         ("FINETUNE --recipe", "Received: --recipe paper without"),
         ("FINETUNE --recipe=paper --task=tokens", "Received: tokens"),
+        ("FINETUNE --steps=9 --epochs=2", "Received: steps=9, epochs=2. Leave"),
     ],
 )
 def test_what_was_meant(capsys, arguments, message):
@@ -475,7 +475,7 @@ def test_no_garbage_is_collected_during_imports(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     before = gc.get_freeze_count()
     with pytest.raises(AlbertError, match=r"cannot load .* \(broken\)"):
-        _load_backend()
+        load_backend()
     assert not finder.collects and gc.isenabled()
     assert gc.get_freeze_count() >= before + len(finder.made)
 
@@ -486,12 +486,12 @@ def test_no_garbage_is_collected_during_imports(monkeypatch):
 )
 def test_too_little_memory_for_a_backend(monkeypatch, limited, remedy):
     """The same message has other causes where memory is not limited."""
-    monkeypatch.setattr(cli, "_memory_is_limited", lambda: limited)
+    monkeypatch.setattr(startup, "_memory_is_limited", lambda: limited)
     cause = "_sentencepiece.so: failed to map segment from shared object"
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setattr(sys, "meta_path", [BrokenKeras(cause), *sys.meta_path])
     with pytest.raises(AlbertError, match=remedy):
-        _load_backend()
+        load_backend()
 
 
 def test_collections_stay_as_they_are(monkeypatch):

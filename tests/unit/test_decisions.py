@@ -24,7 +24,7 @@ pytestmark = pytest.mark.any_backend
 
 
 @pytest.mark.parametrize(
-    ("odds", "expected", "threshold"),
+    ("probabilities", "expected", "threshold"),
     [
         # F1 of the first 1, 2, 3, 4: 2/3, 1, 4/5, 2/3; halfway to the third.
         ([0.9, 0.3, 0.2, 0.1], [1, 1, 0, 0], 0.25),
@@ -40,10 +40,10 @@ pytestmark = pytest.mark.any_backend
         ([0.9, 0.6], [0, 0], 0.5),
     ],
 )
-def test_best_threshold_by_hand(odds, expected, threshold):
-    assert best_threshold(np.array(odds), np.array(expected)) == pytest.approx(
-        threshold
-    )
+def test_best_threshold_by_hand(probabilities, expected, threshold):
+    assert best_threshold(
+        np.array(probabilities), np.array(expected)
+    ) == pytest.approx(threshold)
 
 
 @given(
@@ -55,13 +55,13 @@ def test_best_threshold_by_hand(odds, expected, threshold):
 )
 def test_no_threshold_is_better(rows):
     """F1 is that of scikit-learn, at every threshold that differs."""
-    odds, expected = map(np.array, zip(*rows, strict=True))
-    found = best_threshold(odds, expected)
+    probabilities, expected = map(np.array, zip(*rows, strict=True))
+    found = best_threshold(probabilities, expected)
 
     def f1(threshold):
-        return f1_score(expected, odds > threshold, zero_division=0)
+        return f1_score(expected, probabilities > threshold, zero_division=0)
 
-    best = max(f1(threshold) for threshold in [0, 0.5, *odds])
+    best = max(f1(threshold) for threshold in [0, 0.5, *probabilities])
     assert f1(found) == pytest.approx(best)
     assert found == 0.5 or f1(found) > f1(0.5)
 
@@ -109,8 +109,10 @@ def test_logits_of_windows_by_hand():
         assert found == pytest.approx(highest)
         alone = pooled_logits(windows[:1], "mean", problem)
         assert (alone == windows[0]).all()
-    odds = np.array([[0.9, 0.1, 0.5], [0.3, 0.3, 0.5]])
-    mean = pooled_logits(np.log(odds / (1 - odds)), "mean", "multi_label")
+    probabilities = np.array([[0.9, 0.1, 0.5], [0.3, 0.3, 0.5]])
+    mean = pooled_logits(
+        np.log(probabilities / (1 - probabilities)), "mean", "multi_label"
+    )
     assert 1 / (1 + np.exp(-mean)) == pytest.approx([0.6, 0.2, 0.5])
     number = pooled_logits(np.array([[1.0], [4.0]]), "mean", "regression")
     assert number.tolist() == [2.5]
@@ -137,14 +139,16 @@ def test_temperature_by_hand():
 def test_calibration_error_by_hand():
     """Of three bins: 0.02 of 4 examples, 0.3 of 4, and 0 of 2."""
 
-    def logits(odds):
-        return np.log([odds, 1 - odds]).T
+    def logits(probabilities):
+        return np.log([probabilities, 1 - probabilities]).T
 
-    odds = np.array([0.98] * 4 + [0.7, 0.68, 0.71, 0.71] + [0.5] * 2)
+    probabilities = np.array([0.98] * 4 + [0.7, 0.68, 0.71, 0.71] + [0.5] * 2)
     # Right are all of the first, 1 of the second, 1 of the third.
     target = np.array([0] * 4 + [0, 1, 1, 1] + [0, 1])
     expected = (4 * 0.02 + 4 * (0.7 - 0.25) + 0) / 10
-    assert calibration_error(logits(odds), target) == pytest.approx(expected)
+    assert calibration_error(logits(probabilities), target) == pytest.approx(
+        expected
+    )
     # 0.8 is 12 / 15, the upper end of the bin that 0.75 is in.
     one_bin = np.log([[4.0, 1.0], [3.0, 1.0]])
     error = calibration_error(one_bin, np.array([0, 1]))
@@ -155,8 +159,8 @@ def test_each_half_has_the_temperature_of_the_other():
     """The error after is not measured on what chose the temperature."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(400, 3))
-    odds = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    target = (odds.cumsum(1) < rng.random((400, 1))).sum(1)
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    target = (probabilities.cumsum(1) < rng.random((400, 1))).sum(1)
     found = calibrated(3 * logits, target, seed=1)
     assert found.temperature == pytest.approx(3, rel=0.15)
     assert found.error_after < 0.06 < 0.2 < found.error_before

@@ -181,9 +181,9 @@ def test_a_teacher_with_a_threshold(folder, pretrained_folder, tmp_path):
     """
     teacher, rows = tmp_path / "teacher", folder / "rows.jsonl"
     untuned = ka.Predictor.load(folder / "teacher" / "seed-0")
-    odds = untuned.probabilities(["the fox", "the barn"])[:, 1]
+    probabilities = untuned.probabilities(["the fox", "the barn"])[:, 1]
     # Above both, so that "place", the second label, is never predicted.
-    predictor = untuned.with_threshold((max(odds) + 1) / 2)
+    predictor = untuned.with_threshold((max(probabilities) + 1) / 2)
     predictor.save(teacher)
     assert predictor.evaluate(rows)["accuracy"] == 0.5
     options = f"--teacher={teacher}", "--steps=1"
@@ -196,8 +196,8 @@ def test_a_teacher_with_a_threshold(folder, pretrained_folder, tmp_path):
         of_names = Teacher(run, names)
         (limit,) = of_names.deciding(features).threshold
         logits = np.stack(of_names.outputs(predictor.read(rows, True)))
-        odds = special.softmax(logits, axis=-1)[:, 1]
-        assert (odds > limit).mean() == second
+        probabilities = special.softmax(logits, axis=-1)[:, 1]
+        assert (probabilities > limit).mean() == second
 
 
 def test_a_pretraining_step_by_hand():
@@ -220,8 +220,10 @@ def test_a_pretraining_step_by_hand():
     logits = {name: numpy(value) for name, value in student(x).items()}
     of_teacher = numpy(teacher(x)["mlm"])[..., :pieces]
     labels, rows = y["mlm"], weight["mlm"]
-    odds = special.log_softmax(logits["mlm"], axis=-1)
-    of_labels = -np.take_along_axis(odds, labels[..., None], -1)[..., 0]
+    probabilities = special.log_softmax(logits["mlm"], axis=-1)
+    of_labels = -np.take_along_axis(probabilities, labels[..., None], -1)[
+        ..., 0
+    ]
     p, q = (
         special.softmax(each / 2, axis=-1)
         for each in (of_teacher, logits["mlm"])

@@ -93,9 +93,11 @@ def test_after_how_many_layers_all_stop():
 @pytest.mark.any_backend
 def test_confidence_by_hand():
     """With several labels, that of the least certain of them counts."""
-    odds = np.array([[[0.6, 0.4], [0.9, 0.1]], [[0.2, 0.8], [0.5, 0.5]]])
+    probabilities = np.array(
+        [[[0.6, 0.4], [0.9, 0.1]], [[0.2, 0.8], [0.5, 0.5]]]
+    )
     rule = EarlyExit(confidence=0.75)
-    single = layers_used(rule, "single_label", np.log(odds))
+    single = layers_used(rule, "single_label", np.log(probabilities))
     assert single.tolist() == [2, 1]
     # log-odds of 0.95 and 0.1; 0.95 and 0.5 in the row that goes on
     several = np.log([[[19, 1 / 9]] * 2, [[19, 1], [19, 19]]])
@@ -569,7 +571,7 @@ def test_rules_that_do_not_fit():
             EarlyExit(**options)
     for options, words in (
         ({"patience": 0}, "patience"),
-        ({"confidence": 1.5}, "at most 1. Received: 1.5"),
+        ({"confidence": 1.5}, "at most 1. Received: confidence=1.5"),
         ({"layers": True}, "layers"),
         ({"patience": 1, "tolerance": 0.0}, "tolerance"),
         ({"layers": 1, "tolerance": 0.1}, "needs `patience`. Received: layers"),

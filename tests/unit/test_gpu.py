@@ -149,6 +149,7 @@ def test_fused_attention_in_float16():
     """JAX's kernel does not take it on CPUs; all others do."""
     assert layers._has_kernel("float16") == (BACKEND != "jax")
     assert layers._has_kernel("bfloat16") and layers._has_kernel("float32")
+    assert layers._has_kernel("float64") == (BACKEND != "torch")
 
 
 def test_few_numbers_of_rows_are_compiled(predictor, monkeypatch):

@@ -590,11 +590,13 @@ def test_fill_mask(tokenizer):
         (found[0], logits[0], "The fox ", " two hens in [MASK]."),
         (found[1], logits[1], "The fox [MASK] two hens in ", "."),
     ):
-        odds = softmax(row.astype("float64"))[: tokenizer.vocab_size]
-        best = np.argsort(-odds)[:7]
+        probabilities = softmax(row.astype("float64"))[: tokenizer.vocab_size]
+        best = np.argsort(-probabilities)[:7]
         pieces = [tokenizer.id_to_piece(int(i)) for i in best]
         assert [fill.piece for fill in fills] == pieces
-        assert_close([fill.probability for fill in fills], list(odds[best]))
+        assert_close(
+            [fill.probability for fill in fills], list(probabilities[best])
+        )
         assert fills[0].text == before + pieces[0].replace("▁", "") + after
 
 

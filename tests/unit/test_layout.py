@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "keras_albert"
 PARTS = (
     "errors",
     "private_apis",
+    "settings",
     "storage",
     "signals",
     "redirection",
@@ -37,6 +38,8 @@ PARTS = (
     "exports",
     "sweep",
     "options",
+    "startup",
+    "help_text",
     "cli",
     "python_api",
 )

@@ -48,6 +48,21 @@ def test_forward_is_close_to_float32(precision, sharing):
         assert difference < 2e-2 * np.linalg.norm(expected)
 
 
+@pytest.mark.on_torch
+@pytest.mark.skipif(BACKEND == "jax", reason="JAX has no float64 by default")
+def test_float64():
+    """The weights are those of float32, and so are the outputs, but closer."""
+    model, wide = (
+        ka.AlbertBackbone(CONFIG),
+        ka.AlbertBackbone(CONFIG, dtype="float64"),
+    )
+    wide.set_weights(model.get_weights())
+    for name, expected in model(inputs()).items():
+        found = numpy(wide(inputs())[name])
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, numpy(expected), atol=1e-5)
+
+
 def test_dropout_in_half_precision():
     """Outside the fused attention kernel; masks depend on the precision."""
     model = ka.AlbertBackbone(with_dropout(0.1), dtype="mixed_bfloat16")

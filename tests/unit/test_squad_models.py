@@ -48,8 +48,10 @@ def test_the_loss_is_the_reference_s(tiny_vocab, names):
     rows = np.arange(count)
     expected = 0.0
     for name in ("start", "end"):
-        log_odds = special.log_softmax(outputs[name].astype("float64"), -1)
-        expected -= log_odds[rows, y[name][:count]].mean() / 2
+        log_probabilities = special.log_softmax(
+            outputs[name].astype("float64"), -1
+        )
+        expected -= log_probabilities[rows, y[name][:count]].mean() / 2
     if names:
         signs = 1 - 2 * y["answer_class"][:count]
         logits = outputs["answer_class"][:count].astype("float64")

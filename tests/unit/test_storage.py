@@ -17,7 +17,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.pretraining.config import ExampleConfig, PretrainRun
 from keras_albert.storage import (
-    check_room,
+    check_disk_space,
     new_folder,
     read_json,
     written_whole,
@@ -118,11 +118,11 @@ def test_room_is_that_of_the_folder_itself(tmp_path, monkeypatch):
     """It may be a link to another disk."""
     asked = Mock(return_value=SimpleNamespace(free=9))
     monkeypatch.setattr(shutil, "disk_usage", asked)
-    check_room(tmp_path, 9)
-    check_room(tmp_path / "new" / "newer", 9)
+    check_disk_space(tmp_path, 9)
+    check_disk_space(tmp_path / "new" / "newer", 9)
     assert [call.args for call in asked.call_args_list] == [(tmp_path,)] * 2
     with pytest.raises(AlbertError, match="are needed"):
-        check_room(tmp_path, 10)
+        check_disk_space(tmp_path, 10)
 
 
 def test_json_keeps_every_letter(tmp_path):
@@ -270,9 +270,9 @@ def test_without_room_nothing_is_left(tmp_path, small_disk):
     with fails(full, r"run\.json: cannot be written"), small_disk(999):
         claim_folder(output, run)
     # It may be checked before.
-    storage.check_room(output, 1)
+    storage.check_disk_space(output, 1)
     with fails(full, r"out: .*1,000,000,000,000.0 MB a"):
-        storage.check_room(output, 10**18)
+        storage.check_disk_space(output, 10**18)
     assert not any(tmp_path.iterdir())
 
 
@@ -290,7 +290,7 @@ def test_without_room_nothing_is_left(tmp_path, small_disk):
     ],
 )
 def test_what_a_full_disk_says(tmp_path, error, reason):
-    with pytest.raises(Exception) as found, storage.room_at(tmp_path):
+    with pytest.raises(Exception) as found, storage.raises_disk_full(tmp_path):
         raise error
     if reason is None:
         assert found.value is error

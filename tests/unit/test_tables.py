@@ -254,7 +254,7 @@ def test_values(read, value, expected):
         (read_labels, 3, "must be a list of labels"),
         (read_label, float("nan"), "is missing. Received: nan"),
         (read_words, [], "must be a list of words"),
-        (read_words, ["a", ""], "is empty"),
+        (read_words, ["a", ""], "has an empty word or label, at position 2"),
         (read_choices, "a", "two or more"),
     ],
 )
@@ -337,7 +337,7 @@ def test_parts_of_long_texts_have_fewer_rows(tmp_path, monkeypatch):
     path = tmp_path / "long.txt"
     path.write_text("\n".join(["x" * 9, "y" * 9, "z", "z", "w" * 30]))
     fields = {"text": Field("text", read_text)}
-    parts = read_parts(path, fields, rows_at_once=3)
+    parts = read_parts(path, fields, rows_per_part=3)
     assert [len(part) for part in parts] == [2, 3]
 
 
@@ -347,17 +347,17 @@ def test_columns_of_older_folders():
         assert TableColumns(negative=stored).negative == names
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 3, 7, None])
-def test_parts_are_the_whole(tmp_path, rows_at_once):
+@pytest.mark.parametrize("rows_per_part", [1, 3, 7, None])
+def test_parts_are_the_whole(tmp_path, rows_per_part):
     """Of seven rows the third and fourth are bad."""
     content = "text\tlabel\n" + "".join(
         f"{'' if i in (3, 4) else 't'}\t{i}\n" for i in range(1, 8)
     )
     path = write(tmp_path, "a.tsv", content)
-    parts = list(read_parts(path, FIELDS, True, rows_at_once))
+    parts = list(read_parts(path, FIELDS, True, rows_per_part))
     whole = read_table(path, FIELDS, skip_bad=True)
     for part in parts[:-1]:
-        assert len(part) + len(part.skipped) == rows_at_once
+        assert len(part) + len(part.skipped) == rows_per_part
     for name in ("rows", "lines", "skipped"):
         joined = [x for part in parts for x in getattr(part, name)]
         assert joined == getattr(whole, name)

@@ -374,7 +374,7 @@ def test_a_label_for_each_word(tokenizer):
     assert read == [id for word in pieces for id in word], "every one"
     outputs = [np.zeros((len(each.token_ids), 2)) for each in examples.rows]
     outputs[0][starts[0], 1] = outputs[1][1, 1] = outputs[-1][1, 1] = 9
-    logits, labels = ALL_TASKS["tokens"].flat(outputs, examples)
+    logits, labels = ALL_TASKS["tokens"].logits_and_target(outputs, examples)
     assert logits.shape == (19, 2)
     assert labels.tolist() == [1, 0] * 9 + [1]
     found = ALL_TASKS["tokens"].held_out_loss(outputs, examples, names)
@@ -389,7 +389,10 @@ def test_a_label_for_each_word(tokenizer):
     assert first["prediction"] == expected
     assert second["prediction"] == ["X"]
     others = [np.array(["two", "hens"]), ("two", "hens")]  # as in tables
-    assert ALL_TASKS["tokens"].given("text", others) == [["two", "hens"]] * 2
+    check = ALL_TASKS["tokens"].checked_input
+    assert check("text", others) == [["two", "hens"]] * 2
+    with pytest.raises(AlbertError, match=r"`text` 1 has an empty word.* 2 of"):
+        check("text", [["a"], ["b", " "]])
 
 
 def test_what_is_cut_is_counted(tokenizer):
@@ -441,20 +444,20 @@ def test_rows_that_do_not_fit(tmp_path, task, good, bad, message):
         assert found.values["label"] == [1, 1]
 
 
-@pytest.mark.parametrize("rows_at_once", [1, None])
-def test_a_row_with_more_choices_can_be_skipped(tmp_path, rows_at_once):
+@pytest.mark.parametrize("rows_per_part", [1, None])
+def test_a_row_with_more_choices_can_be_skipped(tmp_path, rows_per_part):
     """In whatever parts the file is read."""
     choices = [["x", "y"], ["x", "y", "z"], ["z", "x"]]
     rows = [{"text": "a", "choices": each, "label": "B"} for each in choices]
     path = write_rows(tmp_path / "x.jsonl", rows)
     task = ALL_TASKS["choice"]
     fields = task.fields(TableColumns(), labelled=True)
-    parts = list(task.parts(path, fields, True, rows_at_once))
+    parts = list(task.parts(path, fields, True, rows_per_part))
     assert [line for part in parts for line in part.lines] == [1, 3]
     (fault,) = [fault for part in parts for fault in part.skipped]
     assert "x.jsonl:2: 3 choices, where the first row has 2" in fault
     with pytest.raises(AlbertError, match=r"x\.jsonl:2: 3 choices"):
-        list(task.parts(path, fields, False, rows_at_once))
+        list(task.parts(path, fields, False, rows_per_part))
 
 
 def test_labels_of_a_table():

@@ -308,7 +308,7 @@ def read_question_parts(
     path: str | Path | Frame,
     fields: Mapping[str, Field],
     skip_bad: bool = False,
-    rows_at_once: int | None = None,
+    rows_per_part: int | None = None,
 ) -> Iterator[Table]:
     """Reads questions from SQuAD's JSON or a table, see `read_parts`.
 
@@ -320,7 +320,7 @@ def read_question_parts(
         yield _squad_table(path, "answers" in fields, skip_bad)
     else:
         yield from read_parts(
-            path, fields, skip_bad, rows_at_once, complete=_with_places
+            path, fields, skip_bad, rows_per_part, complete=_with_places
         )
 
 

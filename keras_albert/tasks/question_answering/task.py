@@ -201,7 +201,7 @@ class QuestionAnswering(LearnedTask):
             rows,
             target,
             weight=1 - lost.astype("float32") if lost.any() else None,
-            given={"start_positions": "start"} if names else {},
+            inputs_from_targets={"start_positions": "start"} if names else {},
             source=asked,
         )
 

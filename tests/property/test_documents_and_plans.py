@@ -1,4 +1,4 @@
-"""Plans: every document in exactly one unit, wherever files are cut."""
+"""Every document is in exactly one shard, wherever files are cut."""
 
 import itertools
 import json

@@ -29,7 +29,7 @@ import keras_albert as ka
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.signals import StopRequest
 from keras_albert.storage import DiskFull
-from keras_albert.training import loop as fitting
+from keras_albert.training import loop
 from keras_albert.training.checkpointing import Checkpoints
 from keras_albert.training.loop import (
     Timetable,
@@ -107,7 +107,7 @@ def fit(folder, timetable=TIMETABLE, *, arrays=TRAINING, model=None, **options):
         batches_from,
         timetable,
         ORIGIN,
-        validate=lambda stopped: fitting.evaluate_until(
+        validate=lambda stopped: loop.evaluate_until(
             content.model, tf.data.Dataset.from_tensor_slices(HELD_OUT), stopped
         ),
         **options,
@@ -264,7 +264,7 @@ def test_a_weight_or_held_out_loss_that_is_not_finite(tmp_path, monkeypatch):
     """Nothing is kept of it: neither a checkpoint nor a model or a row."""
     times, losses = Timetable(6, 3, 3, 2), iter([1.0, np.nan])
     monkeypatch.setattr(
-        fitting, "evaluate_until", lambda *_: {"loss": next(losses)}
+        loop, "evaluate_until", lambda *_: {"loss": next(losses)}
     )
     folder = tmp_path / "held-out"
     with pytest.raises(ka.AlbertError, match="step 6: the held-out loss is na"):
@@ -280,7 +280,7 @@ def test_a_weight_or_held_out_loss_that_is_not_finite(tmp_path, monkeypatch):
         save(steps, logs)
 
     monkeypatch.setattr(TrainingSteps, "_save", after_overflow)
-    monkeypatch.setattr(fitting, "evaluate_until", lambda *_: {"loss": 1.0})
+    monkeypatch.setattr(loop, "evaluate_until", lambda *_: {"loss": 1.0})
     folder = tmp_path / "weights"
     with pytest.raises(ka.AlbertError, match="step 6: a weight is not finite"):
         fit(folder, times)
@@ -312,7 +312,7 @@ def test_patience(patience, end, tmp_path):
 def test_a_loss_is_read_while_the_next_step_is_computed(tmp_path, monkeypatch):
     """Or at once, if the step is saved; Keras has not read it before."""
     of_steps, read = [], []
-    end, numbers = TrainingSteps.on_train_batch_end, fitting._numbers
+    end, numbers = TrainingSteps.on_train_batch_end, loop._numbers
 
     def ended(self, batch, logs):
         assert not isinstance(logs["loss"], float)
@@ -325,7 +325,7 @@ def test_a_loss_is_read_while_the_next_step_is_computed(tmp_path, monkeypatch):
         return numbers(logs)
 
     monkeypatch.setattr(TrainingSteps, "on_train_batch_end", ended)
-    monkeypatch.setattr(fitting, "_numbers", reads)
+    monkeypatch.setattr(loop, "_numbers", reads)
     fit(tmp_path, Timetable(6, 3, 3, 1))
     assert read == [(2, 1), (3, 2), (3, 3), (5, 4), (6, 5), (6, 6)]
 
@@ -335,7 +335,7 @@ def test_a_loss_is_read_while_the_next_step_is_computed(tmp_path, monkeypatch):
 def test_errors_of_libraries(tmp_path, monkeypatch, where, capsys):
     """The folder is free again, as it is after our own errors."""
     failing = Mock(side_effect=MemoryError)
-    monkeypatch.setattr(fitting.TrainingSteps, where, failing)
+    monkeypatch.setattr(loop.TrainingSteps, where, failing)
     with pytest.raises(MemoryError):
         fit(tmp_path / "run")
     assert not (tmp_path / "run").exists()

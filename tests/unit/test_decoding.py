@@ -71,10 +71,12 @@ def test_candidates_and_their_probabilities():
     prediction = read_logits(start, end, n_best=2)
     assert prediction.id == "q"
     # "saw fox" would end before it starts.
-    odds = 1 / (1 + math.exp(-1))
+    probability = 1 / (1 + math.exp(-1))
     assert prediction.candidates == (
-        Candidate("the fox", 0, 7, odds, 3.0, 1.0),
-        Candidate("the fox saw", 0, 11, pytest.approx(1 - odds), 3.0, 0.0),
+        Candidate("the fox", 0, 7, probability, 3.0, 1.0),
+        Candidate(
+            "the fox saw", 0, 11, pytest.approx(1 - probability), 3.0, 0.0
+        ),
     )
     more = read_logits(start, end, n_best=3)
     assert texts(more)[:3] == ["the fox", "the fox saw", "saw"]
