@@ -13,13 +13,13 @@ from keras_albert.errors import (
     check_positive,
 )
 from keras_albert.finetuning.config import EvaluateRun, FinetuneRun
-from keras_albert.tasks.config import AVERAGES, ModelsUse
+from keras_albert.tasks.config import AVERAGES, CUT, ModelsUse
 from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
 
 # Of `embed`: its formats, its types of numbers, and how it reads long texts.
 VECTOR_FILES = ("npy", "jsonl", "parquet")
 VECTOR_NUMBERS = ("float32", "float16", "int8", "binary")
-LONG_TEXTS = ("windows", "cut")
+LONG_TEXTS = ("mean", CUT)
 
 # How each format of `export` can store weights.
 EXPORT_WEIGHTS = {
@@ -68,8 +68,9 @@ class EmbedRun:
     """scale the vectors to length 1; this changes nothing with --numbers int8
     or binary, which keep no lengths"""
     long_texts: Literal[LONG_TEXTS] = LONG_TEXTS[0]
-    """texts of more tokens than the model reads: the mean of the vectors of
-    their parts, weighted with their tokens; or the vector of the beginning"""
+    """texts of more tokens than the model reads: mean, the mean of the vectors
+    of their parts, weighted with their tokens; or cut, the vector of the
+    beginning"""
     column: str = "text"
     """column of the texts"""
     batch_size: int = EvaluateRun.batch_size

@@ -45,6 +45,7 @@ from keras_albert.storage import (
     replacing,
     write_json,
 )
+from keras_albert.tasks.config import CUT
 from keras_albert.tasks.names import EMBEDDING
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows, window_rows
@@ -269,7 +270,7 @@ def _vectors(
 ) -> np.ndarray:
     """The vectors of the texts of a table, float32 [N, D]."""
     texts, longest = table.values["text"], predictor.sequence_length
-    if run.long_texts == "cut":
+    if run.long_texts == CUT:
         rows = text_rows(predictor.tokenizer, texts, None, longest)
         return np.stack(
             predictor.outputs(Features(rows), run.batch_size, title=title)

@@ -32,7 +32,7 @@ from keras_albert.modeling.config import (
 )
 from keras_albert.tasks.config import (
     CUT,
-    LONG_READINGS,
+    LONG_TEXT_MODES,
     EmbeddingOptions,
     ModelsUse,
     ModelUse,
@@ -121,7 +121,7 @@ class FinetuneRun:
     model can read (512 in released models and in the reference). A context
     with a question is not cut: it is read in windows of this many tokens (by
     default 384, or as many as the model can read)"""
-    long_texts: Literal[LONG_READINGS] = CUT
+    long_texts: Literal[LONG_TEXT_MODES] = CUT
     """single texts of more tokens than --sequence-length, for a label, labels
     or a number: they are cut; or read in windows that overlap by half, each of
     which is an example in training. The answer to a text has the mean of the
@@ -134,7 +134,7 @@ class FinetuneRun:
     or as many as make 1,000 steps (up to 50); 5 for fewer than 100,000 rows,
     else 3"""
     steps: int | None = None
-    """optimizer steps, in place of --epochs"""
+    """optimizer steps; --epochs is then ignored"""
     learning_rate: float | None = None
     """peak learning rate; by default 3e-4 for a hidden size up to 256, 1e-4
     below 768, else 2e-5; ten times as much if all layers are frozen"""
@@ -208,12 +208,6 @@ class FinetuneRun:
         self._check_values()
         check_together(self)
         check_teaching(self.teacher, self.teacher_share, self.temperature)
-        if self.steps is not None and self.epochs is not None:
-            raise AlbertError(
-                "both `steps` and `epochs` say how long the run is. Received: "
-                f"steps={self.steps}, epochs={self.epochs}. Leave one of both "
-                "out."
-            )
         if self.warmup_steps is not None:
             if self.steps is None:
                 raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")

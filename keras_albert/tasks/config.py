@@ -26,8 +26,8 @@ from keras_albert.training.config import COSINE_LOSSES, COSINE_TEMPERATURE
 
 # What becomes of a text that is longer than a row: it is cut; or read in
 # windows, whose probabilities are averaged, or whose highest logits count.
-LONG_READINGS = ("cut", "mean", "max")
-CUT = LONG_READINGS[0]
+LONG_TEXT_MODES = ("cut", "mean", "max")
+CUT = LONG_TEXT_MODES[0]
 # What is averaged of several models.
 AVERAGES = ("predictions", "weights")
 
@@ -100,7 +100,7 @@ def check_long_texts(
     given: str, task: str, columns: TableColumns | None
 ) -> None:
     """Raises AlbertError unless the task can read long texts so."""
-    check_choice("long_texts", given, LONG_READINGS)
+    check_choice("long_texts", given, LONG_TEXT_MODES)
     pairs = columns is not None and columns.pair is not None
     if given != CUT and (pairs or task not in LONG_TEXT_TASKS):
         raise AlbertError(

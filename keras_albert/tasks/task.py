@@ -165,7 +165,7 @@ class Task(abc.ABC):
         """The examples of a table, with the group of the row each came from.
 
         The arguments are those of `features`. Tasks that read contexts have
-        `reading`. `long_texts`, one of LONG_READINGS, says whether long texts
+        `reading`. `long_texts`, one of LONG_TEXT_MODES, says whether long texts
         are cut or read in windows.
         """
         if long_texts == CUT:

@@ -305,7 +305,6 @@ def test_what_to_validate_on(arguments, validation, tmp_path):
         ("FINETUNE --recipe paper", "Received: --recipe paper without"),
         ("FINETUNE --recipe", "Received: --recipe paper without"),
         ("FINETUNE --recipe=paper --task=tokens", "Received: tokens"),
-        ("FINETUNE --steps=9 --epochs=2", "Received: steps=9, epochs=2. Leave"),
     ],
 )
 def test_what_was_meant(capsys, arguments, message):
