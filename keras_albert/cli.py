@@ -5,7 +5,6 @@ Nothing heavy is imported before a command runs, so that help is instant.
 
 import dataclasses
 import difflib
-import errno
 import importlib
 import importlib.metadata
 import io
@@ -51,7 +50,7 @@ from keras_albert.pretraining.sizes import SizesRun
 from keras_albert.redirection import redirected
 from keras_albert.settings import flatten, option_types
 from keras_albert.startup import load_backend, open_standard_streams
-from keras_albert.storage import REPORT_FILE, local_path
+from keras_albert.storage import DISK_ERRORS, REPORT_FILE, local_path
 from keras_albert.sweep.config import SweepRun
 from keras_albert.text.files import check_files
 
@@ -98,11 +97,7 @@ DESCRIPTION = (
 # Exit status when the reader of the output has closed the pipe, as `head` does:
 # 128 + SIGPIPE, which shells report for other programs.
 NO_READER_STATUS = 141
-# Errors of a disk or of a network's file system. They are no mistakes of the
-# user, and may be gone at the next start: the exit status is EX_IOERR of
-# <sysexits.h>.
-DISK_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
-DISK_ERROR_STATUS = 74
+DISK_ERROR_STATUS = 74  # of DISK_ERRORS: EX_IOERR of <sysexits.h>
 
 
 def main(arguments: list[str] | None = None) -> None:

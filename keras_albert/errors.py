@@ -80,19 +80,23 @@ def check_installed(modules: str, packages: str, purpose: str) -> None:
             )
 
 
+SIGKILL = 9  # signal.SIGKILL, which Windows lacks
+
+
 def check_worker(worker: str, status: int, said: str) -> None:
     """Raises an error unless a worker process has ended with status 0.
 
-    A negative status means that a signal ended it, which is an AlbertError.
-    Otherwise a RuntimeError has what the process `said`.
+    SIGKILL, which is mostly the system's answer to a lack of memory, is an
+    AlbertError. Otherwise a RuntimeError has what the process `said`.
     """
-    if status < 0:
+    if status == -SIGKILL:
         raise AlbertError(
-            f"{worker} was killed by signal {-status}. Free memory, or close "
+            f"{worker} was killed by signal {SIGKILL}. Free memory, or close "
             "other programs."
         )
     if status:
-        raise RuntimeError(f"{worker} failed:\n{said}")
+        how = f"was ended by signal {-status}" if status < 0 else "failed"
+        raise RuntimeError(f"{worker} {how}:\n{said}")
 
 
 def reason_of(error: Exception) -> str:

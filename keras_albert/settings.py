@@ -5,7 +5,10 @@ import json
 
 
 def settings_of(run) -> dict:
-    """The settings of a run, a dataclass, as a dict of JSON values."""
+    """Converts the settings of a run, a dataclass, to a dict of JSON values.
+
+    What JSON lacks, such as a path, becomes text.
+    """
     return json.loads(json.dumps(dataclasses.asdict(run), default=str))
 
 

@@ -74,7 +74,7 @@ class StopRequest:
 
 
 def _silence_closed() -> None:
-    """Lets what is printed vanish if the terminal was closed.
+    """Sends what is printed to the null device if the terminal was closed.
 
     Otherwise the next line of the progress would be an error, and end the run
     without a checkpoint.

@@ -8,8 +8,9 @@ import errno
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ from keras_albert.errors import AlbertError
 RUN_FILE = "run.json"
 REPORT_FILE = "report.json"
 MANIFEST_FILE = "manifest.json"  # of shards and of checkpoints
+
+# Errors of a disk or of a network's file system. They are no mistakes of the
+# user, and may be gone at the next start.
+DISK_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 
 IN_USE = "another process is"  # how the message of a locked folder begins
 
@@ -124,6 +129,11 @@ def _fsync_file(path: Path) -> None:
 def write_json(path: Path, content: dict) -> None:
     """Writes a JSON file atomically."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    # The name of a file may not be UTF-8. Python has lone surrogates in its
+    # place, which JSON holds only as escapes.
+    text = re.sub(
+        "[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text
+    )
     with replacing(path) as unfinished:
         unfinished.write_text(text + "\n", encoding="utf-8")
 
@@ -145,7 +155,7 @@ def checksum_of_folder(folder: Path) -> str:
         f"{path.relative_to(folder).as_posix()} {checksum(path)}"
         for path in files_of(folder)
     )
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return hashlib.sha256(os.fsencode("\n".join(parts))).hexdigest()
 
 
 @contextlib.contextmanager
@@ -293,7 +303,8 @@ class WorkFolder:
 
     Args:
         output: the folder of the result.
-        work: the folder that `publish` renames to `output`, its default.
+        work: the folder in which the run works, and which `publish` renames to
+            `output`; by default `output` itself.
         report: path in `work` of the file that only a finished run has.
         settings: path in `work` of the file that a run writes first.
         lock: path in `work` of the lock file.
@@ -316,7 +327,14 @@ class WorkFolder:
     def begun_with(self) -> Any:
         """The settings with which a run began here; None if none has begun."""
         path = self._settings
-        return read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        if not path.stat().st_size:
+            raise AlbertError(
+                f"{path}: empty, since a run was killed as it began. Remove "
+                f"the folder {self.work}, and give the same command again."
+            )
+        return read_json(path)
 
     def finished(self) -> Any:
         """The report of the run; None if it is not finished."""
@@ -341,6 +359,8 @@ class WorkFolder:
                 open(self._settings, "x", encoding="utf-8") as file,
             ):
                 file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
         except DiskFull:
             remove_folder(self.work)
             raise
@@ -407,12 +427,10 @@ def fsync_folder(folder: Path) -> None:
 
 def unfinished_folder(output: Path) -> Path:
     """Creates a temporary folder beside `output`, to be renamed to it."""
-    prefix = f"{output.name}.unfinished-"
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
-    # mkdtemp only gives permissions to the owner; the output needs the usual.
-    mask = os.umask(0)  # it can only be read by setting it
-    os.umask(mask)
-    folder.chmod(0o777 & ~mask)
+    # Not tempfile.mkdtemp, which gives permissions to the owner alone.
+    mark = f"unfinished-{secrets.token_hex(4)}"
+    folder = output.with_name(f"{output.name}.{mark}")
+    folder.mkdir()
     return folder
 
 

@@ -72,7 +72,7 @@ def compile_for_slice(run: CompileRun) -> None:
     if not first.fits:
         raise AlbertError(
             f"the step does not fit {slices_name(run)}: it needs "
-            f"{_needed(topology, first)}. {_remedy(run, largest)}"
+            f"{_needed(topology, first)}. {_remedy(run, topology, largest)}"
         )
 
 
@@ -189,17 +189,29 @@ def _needed(topology: Topology, step: Compiled) -> str:
     return f"{needed} the {limit} of a {_device_name(topology)}"
 
 
-def _remedy(run: CompileRun, largest: int | None) -> str:
+def _is_valid(run: CompileRun, topology: Topology, **changes: int) -> bool:
+    """Whether the devices and the batch can be divided after some changes."""
+    try:
+        rows_of_replica(dataclasses.replace(run, **changes), topology)
+    except AlbertError:
+        return False
+    return True
+
+
+def _remedy(run: CompileRun, topology: Topology, largest: int | None) -> str:
     options = []
     if run.loop != "scan" or not run.remat:
         options.append("--loop scan --remat")
     if run.precision == "float32":
         options.append("--precision mixed_bfloat16")
-    options.append(f"--accumulate {2 * run.accumulate}")
+    accumulate, model_parallel = 2 * run.accumulate, 2 * run.model_parallel
+    if _is_valid(run, topology, accumulate=accumulate):
+        options.append(f"--accumulate {accumulate}")
     options.append(
         f"--batch-size {largest}" if largest else "a smaller --batch-size"
     )
-    options.append(f"--model-parallel {2 * run.model_parallel}")
+    if _is_valid(run, topology, model_parallel=model_parallel):
+        options.append(f"--model-parallel {model_parallel}")
     return f"Give {', '.join(options)}, or a larger slice."
 
 

@@ -8,6 +8,7 @@ all workers can read, gs://, s3:// or hdfs://.
 
 import fnmatch
 import itertools
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -93,7 +94,7 @@ def _find_files(patterns: tuple[str, ...]) -> list[InputFile]:
     workers on other machines may see other dates.
     """
     files = {}
-    for pattern in map(str, patterns):
+    for pattern in map(os.path.expanduser, patterns):
         matches = _filesystems().match(_beam_patterns(pattern))
         matched = {
             found.path: InputFile(found.path, found.size_in_bytes, 0)

@@ -3,7 +3,8 @@
 A document consists of lines, each a sentence or paragraph. Documents are read
 as a stream, a line at a time: the lines of a document, then "" for its end.
 
-- Text: a blank line or the end of the file ends a document.
+- Text: a blank line (or several in a row, see `read_part`) or the end of the
+  file ends a document.
 - JSONL (.jsonl or .json, one object per line) and Parquet (.parquet): each row
   is a document, whose text is in a column. Newlines in the text separate lines.
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_albert.errors import AlbertError, optional_import
+from keras_albert.storage import DISK_ERRORS
 from keras_albert.text.files import (
     GZIP_SUFFIX,
     decode_line,
@@ -91,13 +93,13 @@ def parts_of(
     Each document belongs to exactly one part. A gzip file, and a row group of a
     Parquet file, are not cut. Raises AlbertError for bad Parquet.
     """
-    if file.path.endswith(PARQUET_SUFFIX):
+    if _ends(file.path, PARQUET_SUFFIX):
         with _parquet_file(file.path, column, opener) as parquet:
             return [
                 Part(file, group, group + 1, size)
                 for group, size in enumerate(_group_sizes(parquet, column))
             ]
-    if file.path.endswith(GZIP_SUFFIX):
+    if _ends(file.path, GZIP_SUFFIX):
         return [Part(file, 0, file.size, file.size * GZIP_RATIO)]
     count = -(-file.size // largest)
     edges = [file.size * i // count for i in range(count + 1)] if count else []
@@ -105,6 +107,10 @@ def parts_of(
         Part(file, start, end, end - start)
         for start, end in itertools.pairwise(edges)
     ]
+
+
+def _ends(path: str, suffix: str) -> bool:
+    return path.lower().endswith(suffix)
 
 
 def read_part(
@@ -119,7 +125,7 @@ def read_part(
     no text. The message has the file and the line or row.
     """
     path = part.file.path
-    if path.endswith(PARQUET_SUFFIX):
+    if _ends(path, PARQUET_SUFFIX):
         lines = _parquet_lines(part, column, opener)
     elif path.lower().removesuffix(GZIP_SUFFIX).endswith(JSONL_SUFFIXES):
         lines = _jsonl_lines(part, column, opener)
@@ -274,7 +280,7 @@ def _lines_of(
     all. (Lines before it would not do: a part does not read those before its
     start, so that two parts might see different numbers of them.)
     """
-    end = float("inf") if part.file.path.endswith(GZIP_SUFFIX) else part.end
+    end = float("inf") if _ends(part.file.path, GZIP_SUFFIX) else part.end
     inside = not part.start
     copies = itertools.tee(_lines_from(part, file, end), in_a_row)
     lines, *later = (itertools.islice(c, i, None) for i, c in enumerate(copies))
@@ -318,7 +324,7 @@ def _reading(path: str, opener: Opener) -> Iterator[BinaryIO]:
     """Opens and decompresses a file; converts errors to AlbertError."""
     try:
         with opener(path) as file:
-            if path.endswith(GZIP_SUFFIX):
+            if _ends(path, GZIP_SUFFIX):
                 with gzip.GzipFile(path, "rb", fileobj=file) as text:
                     yield text
             else:
@@ -329,6 +335,8 @@ def _reading(path: str, opener: Opener) -> Iterator[BinaryIO]:
             "it out."
         ) from None
     except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise
         raise _unreadable(path, error) from None
 
 

@@ -62,6 +62,7 @@ from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError
 from keras_albert.signals import handled, signals_as_ctrl_c
 from keras_albert.storage import (
+    DISK_ERRORS,
     REPORT_FILE,
     WorkFolder,
     check_free,
@@ -97,6 +98,8 @@ def prepare(run: PrepareRun) -> Manifest | None:
     changed while it is read; there is no text, or too much of it is unknown; or
     the output is in use, belongs to another command or cannot be written.
     """
+    # A string, which "gs://" needs to stay as it is.
+    run = dataclasses.replace(run, output=os.path.expanduser(run.output))
     if run.beam is not None:
         # Imported late: it needs the apache-beam extra.
         from keras_albert.corpus.beam import prepare_with_beam
@@ -117,7 +120,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
         lock=f"{NOTES}/lock",
     )
     finished = folder.finished()
-    if finished and {**ADDED_LATER, **finished} == made_of:
+    if isinstance(finished, dict) and {**ADDED_LATER, **finished} == made_of:
         print(f"{output} holds these shards, and they are finished.")
         return Manifest.read(output)
     # The units depend on the inputs and on the size of shards alone: any number
@@ -135,12 +138,20 @@ def prepare(run: PrepareRun) -> Manifest | None:
             folder.publish(made_of)
             shutil.rmtree(output / NOTES, ignore_errors=True)
     except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise
         raise AlbertError(
             f"{run.output}: the shards cannot be written ({error}). "
             f"{remedy_of(error)}, or choose another output."
         ) from None
     _tell_of_single_lines(ShardSet.open(output), run)
     return manifest
+
+
+def _say(text: str) -> None:
+    """Prints to the standard error, whose reader may have ended."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def _describe(
@@ -171,7 +182,7 @@ def _tell_of_single_lines(shards: ShardSet, run: PrepareRun) -> None:
     said = (
         f"{single:.1%} of the documents are a single line and give no example"
     )
-    print(f"{said} of sentence order{advice}", file=sys.stderr)
+    _say(f"{said} of sentence order{advice}")
 
 
 # The folder of an unfinished run.
@@ -235,10 +246,9 @@ def _keep_or_remove(folder: Path) -> None:
         return
     for work in folder.glob(f"{NOTES}/work-*"):
         shutil.rmtree(work, ignore_errors=True)
-    print(
+    _say(
         f"{finished} shard{'s'[: finished != 1]} finished, in {folder}: the "
-        "same command goes on from there.",
-        file=sys.stderr,
+        "same command goes on from there."
     )
 
 
@@ -353,10 +363,9 @@ def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
         if path not in notes:
             path.unlink()
             number = path.stem.removeprefix("unit-")
-            print(
+            _say(
                 f"shard {number}: its text has changed, or it is damaged; it "
-                f"is {'made again' if path in planned else 'removed'}.",
-                file=sys.stderr,
+                f"is {'made again' if path in planned else 'removed'}."
             )
     return reports
 
@@ -378,7 +387,7 @@ def _read_report(job: _Job, index: int, unit: Unit) -> UnitReport | None:
         ):
             return None
         return UnitReport(shard, PieceCount(**note["read"]), note["example"])
-    except (AlbertError, OSError, KeyError, TypeError):
+    except (AlbertError, FileNotFoundError, KeyError, TypeError):
         return None
 
 
@@ -520,9 +529,8 @@ class _Display(contextlib.AbstractContextManager):
             for part in ("documents", "tokens")
         )
         unknown = 100 * total_read(reports).share
-        print(
+        _say(
             f"{documents:,} documents, {tokens:,} tokens, {self._speed()}, "
             f"{unknown:.2f} % unknown; {len(shards)} "
-            f"shard{'s'[: len(shards) != 1]}",
-            file=sys.stderr,
+            f"shard{'s'[: len(shards) != 1]}"
         )

@@ -289,6 +289,8 @@ def _map_array(path: Path, length: int, dtype: np.dtype) -> np.ndarray:
                 "of this terminal (ulimit -n 4096), then give the same command "
                 "again."
             ) from None
+        if isinstance(error, OSError):  # the file may be sound
+            raise
         raise _damaged(path, f"not a whole array file ({error})") from None
     if (
         not isinstance(values, np.memmap)

@@ -96,12 +96,17 @@ class Corpus:
         places[:, 0] = np.arange(len(starts)) * width
         places[:, 1] = places[:, 0] + lengths[:, 0]
         for shard, mine in _by_shard(self.first_tokens, starts):
-            sizes, shift = lengths[mine], starts[mine] - places[mine]
-            skipped = places[mine] - (np.cumsum(sizes) - sizes)
-            place = np.arange(sizes.sum()) + np.repeat(skipped, sizes)
-            source = place + np.repeat(shift - self.first_tokens[shard], sizes)
+            sizes, first = lengths[mine], self.first_tokens[shard]
+            place = concatenated_ranges(places[mine], sizes)
+            source = concatenated_ranges(starts[mine] - first, sizes)
             text[place] = self.shards[shard].tokens[source]
         return text.reshape(-1, width)
+
+
+def concatenated_ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Concatenates the ranges starts[i] : starts[i] + sizes[i]."""
+    skipped = starts - (np.cumsum(sizes) - sizes)
+    return np.arange(sizes.sum()) + np.repeat(skipped, sizes)
 
 
 def _starts(counts: Iterable[int]) -> np.ndarray:

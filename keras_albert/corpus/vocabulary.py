@@ -5,6 +5,7 @@ found in the released 30k-clean.model: a unigram model, [CLS] [SEP] [MASK] as
 control symbols, and eight characters that are always pieces.
 """
 
+import contextlib
 import io
 import re
 from collections.abc import Iterator
@@ -57,6 +58,12 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
     folder = new_folder(run.output)
     try:
         tokenizer = Tokenizer.from_bytes(_train(run), **_settings(run))
+        check_free(folder)  # another run may have written to it meanwhile
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # unless another run has written to it
+        raise
+    try:
         tokenizer.save(folder)
     except BaseException:
         remove_folder(folder)  # so that the same command can be given again

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, reason_of
 
 _MISSING = ("NAType", "NaTType")  # classes of pandas
 
@@ -53,7 +53,13 @@ def _columns(data: Frame) -> Mapping[str, Any]:
         }
     if hasattr(data, "to_pydict"):  # pyarrow
         _check_named_once(data.column_names)
-        return data.to_pydict()
+        try:
+            return data.to_pydict()
+        except (ValueError, OverflowError) as error:  # such as a distant date
+            raise AlbertError(
+                "a value of the table cannot be converted "
+                f"({reason_of(error)}). Leave its column out."
+            ) from None
     if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
         _check_named_once(data.columns)
         known = data.astype(object).where(data.notna(), None)

@@ -75,7 +75,9 @@ def _with_swapped(
 
     def current(key: str) -> str:
         while key in replaced:
-            key = replaced[key]
+            parent = replaced[key]
+            replaced[key] = replaced.get(parent, parent)  # a shorter path
+            key = parent
         return key
 
     for key, one, other in zip(keys, first, second, strict=True):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, reason_of
 from keras_albert.text.files import (
     json_object,
     open_parquet,
@@ -225,13 +225,19 @@ def _read_parquet(
 def _parquet_rows(batch) -> Iterator[dict[str, object] | AlbertError]:
     try:
         yield from batch.to_pylist()
-    except UnicodeDecodeError:
-        # It was raised before the first row: convert the rows one by one.
+    except (ValueError, OverflowError):
+        # A text is not UTF-8, or Python has no such date. It was raised before
+        # the first row: convert the rows one by one.
         for i in range(batch.num_rows):
             try:
                 yield from batch.slice(i, 1).to_pylist()
             except UnicodeDecodeError as error:
                 yield AlbertError(f"not UTF-8 ({error}). Convert the file.")
+            except (ValueError, OverflowError) as error:
+                yield AlbertError(
+                    f"a value cannot be converted ({reason_of(error)}). "
+                    "Correct it, or leave its column out."
+                )
 
 
 def _read_txt(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:

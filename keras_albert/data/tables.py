@@ -330,6 +330,8 @@ def read_number(value: object) -> float:
     """Reads a finite number."""
     try:
         is_flag = isinstance(value, bool)
+        if isinstance(value, str) and "_" in value:  # Python reads 1_5 as 15
+            raise ValueError
         converted = isinstance(value, str | decimal.Decimal | int)
         number = float(value) if converted and not is_flag else value
     except OverflowError:  # Python may refuse to show such an int

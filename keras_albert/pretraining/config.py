@@ -283,7 +283,8 @@ class PretrainRun:
                 f"Received: short_steps={self.short_steps!r}, "
                 f"steps={self.steps}."
             )
-        # Of `short_steps`, too: the steps of one call have the same shapes.
+        # The steps of one compiled call have batches of the same shape: a
+        # change of the length must not fall within a call either.
         counts = "steps", "validate_every", "checkpoint_every", "short_steps"
         for name in counts:
             value = getattr(self, name) or 0

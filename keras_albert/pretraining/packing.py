@@ -15,6 +15,7 @@ import dataclasses
 
 import numpy as np
 
+from keras_albert.corpus.token_index import concatenated_ranges
 from keras_albert.pretraining.counter_rng import fold
 
 
@@ -37,7 +38,7 @@ class Packing:
     def examples_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The examples of rows, int64, and how many examples each row has."""
         counts = self.edges[rows + 1] - self.edges[rows]
-        places = _runs(self.edges[rows], counts)
+        places = concatenated_ranges(self.edges[rows], counts)
         return self.members[places].astype("int64"), counts
 
 
@@ -69,7 +70,7 @@ def pack_examples(
     first = np.cumsum(sizes) - sizes
     sizes = sizes[order]
     return Packing(
-        members[_runs(first[order], sizes)],
+        members[concatenated_ranges(first[order], sizes)],
         np.concatenate([[0], np.cumsum(sizes)]),
         fill=float(lengths.sum() / (row_length * len(sizes))),
     )
@@ -126,9 +127,3 @@ def kinds_of_rows(
                 keep(rows - filled, kind, room)
             keep(filled, kind + (length,) * copies, room - copies * length)
     return kinds + [each for some in begun.values() for each in some]
-
-
-def _runs(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Concatenates the ranges starts[i] : starts[i] + sizes[i]."""
-    skipped = starts - (np.cumsum(sizes) - sizes)
-    return np.arange(sizes.sum()) + np.repeat(skipped, sizes)

@@ -32,7 +32,7 @@ SHORTEST_TARGET = 2  # tokens; reference create_instances_from_document
 
 # Up to this many documents, a vectorized pass takes as long as for one.
 FEW_DOCUMENTS = 64
-MEASURED = 2**16  # number of examples whose lengths are computed at a time
+LENGTHS_AT_ONCE = 2**16  # examples whose lengths are computed at a time
 
 # Purposes of random numbers, which are part of their path (see counter_rng).
 # First after the seed: planning an epoch, or making an example.
@@ -258,8 +258,8 @@ def example_lengths(
     example_of[plan.order] = np.arange(count)
     result = np.empty(count, "int32")
     # In the order of the chunks, whose neighbours are in the same shard.
-    for start in range(0, count, MEASURED):
-        chunks = np.arange(start, min(start + MEASURED, count))
+    for start in range(0, count, LENGTHS_AT_ONCE):
+        chunks = np.arange(start, min(start + LENGTHS_AT_ONCE, count))
         mine = example_of[chunks]
         keys = example_keys(seed, epoch, mine)
         _, lengths, _ = _segments(corpus, plan, examples, chunks, keys)

@@ -4,13 +4,14 @@ import contextlib
 import glob
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from keras_albert.errors import AlbertError, optional_import
-from keras_albert.storage import local_path
+from keras_albert.storage import DISK_ERRORS, local_path
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -30,7 +31,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     patterns = [patterns] if isinstance(patterns, str | Path) else patterns
     found = {}
     for pattern in patterns:
-        for path in _matches(str(pattern)):
+        for path in _matches(os.path.expanduser(pattern)):
             found.setdefault(Path(path).resolve(), path)
     return check_files(found.values())
 
@@ -147,6 +148,8 @@ def open_parquet(path: str | Path, opener: Callable | None = None) -> Iterator:
         with opener(path) if opener else open(path, "rb") as file:
             yield parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER)
     except (OSError, arrow.ArrowException) as error:
+        if getattr(error, "errno", None) in DISK_ERRORS:
+            raise
         raise AlbertError(
             f"{path}: damaged, or not a Parquet file ({error}). Copy it again, "
             "or leave it out."

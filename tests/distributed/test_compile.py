@@ -377,6 +377,20 @@ def test_what_a_search_says(enough, monkeypatch, capsys):
     assert ("memory:    6 of the 16 GiB of a chip: fits" in out) == enough
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"batch_size": 4}, "a smaller --batch-size, --model-parallel 2,"),
+        ({"topology": "v5e-1"}, "--accumulate 2, a smaller --batch-size,"),
+    ],
+)
+def test_a_remedy_is_no_mistake(changes, expected):
+    """The command would refuse parts of a row, and devices that are not there."""
+    run = dataclasses.replace(RUN, **changes)
+    remedy = compiling._remedy(run, compiling.topology_of(run.topology), None)
+    assert remedy == f"Give {expected[:-1]}, or a larger slice."
+
+
 # Mistakes.
 
 
@@ -440,6 +454,7 @@ def test_what_the_process_is_given_and_says(monkeypatch):
 def test_a_process_that_fails(monkeypatch):
     for code, error, message in (
         (-9, ka.AlbertError, "killed by signal 9"),
+        (-6, RuntimeError, "ended by signal 6:\nsome traceback"),
         (1, RuntimeError, "failed:\nsome traceback"),
     ):
         done = subprocess.CompletedProcess([], code, b"", b"some traceback")

@@ -64,7 +64,10 @@ def test_formats_hold_the_same_documents(tmp_path, parquet, monkeypatch):
         assert read(write(tmp_path, name, content)) == DOCUMENTS
         packed = write(tmp_path, f"{name}.gz", gzip.compress(content, mtime=0))
         assert read(packed) == DOCUMENTS
+        capitals = write(tmp_path, f"{name}.GZ", gzip.compress(content))
+        assert read(capitals) == DOCUMENTS
     assert read(parquet()) == DOCUMENTS
+    assert read(parquet().rename(tmp_path / "A.PARQUET")) == DOCUMENTS
     assert read(parquet(column="body"), "body") == DOCUMENTS
 
 

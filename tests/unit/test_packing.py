@@ -143,7 +143,7 @@ def examples_of(batch, task):
 )
 def test_an_epoch_has_the_unpacked_examples(shards, settings, monkeypatch):
     """All of them, once each, with the same masks and labels."""
-    monkeypatch.setattr(segments, "MEASURED", 50)
+    monkeypatch.setattr(segments, "LENGTHS_AT_ONCE", 50)
     config = replace(CONFIG, **settings)
     found = []
     for each in (replace(config, pack=True), config):

@@ -1,6 +1,7 @@
 """Text to token shards: processes, and whatever may stop them."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import filelock
 import pytest
@@ -113,6 +115,31 @@ def test_a_finished_run_is_not_run_again(corpus, tiny_vocab, tmp_path, capsys):
     text.write_bytes(corpus.read_bytes() * 2)
     with pytest.raises(AlbertError, match="not empty"):
         prepare(run)
+
+
+def test_names_of_files(tiny_vocab, tmp_path, monkeypatch, capsys):
+    """The home folder is "~"; a name may not be UTF-8, or in capitals."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    latin = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.TXT")
+    Path(latin).write_text(as_text(DOCUMENTS))
+    run = PrepareRun(("~/*.TXT",), tiny_vocab, "~/shards")
+    prepare(run)
+    assert len(documents_of(ShardSet.open(tmp_path / "shards"))) == 3
+    prepare(run)
+    assert "they are finished" in capsys.readouterr().out
+    report = tmp_path / "shards" / "report.json"
+    report.write_text("[]")
+    with pytest.raises(AlbertError, match="not empty"):
+        prepare(run)
+
+
+def test_nobody_reads_the_standard_error(corpus, tiny_vocab, tmp_path):
+    """The shards are published all the same."""
+    with open(os.devnull, "w") as closed, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(closed, "write", Mock(side_effect=BrokenPipeError))
+        patch.setattr(sys, "stderr", closed)
+        prepare(PrepareRun((corpus,), tiny_vocab, tmp_path / "out"))
+    assert verified(tmp_path / "out")
 
 
 def test_a_pipe_is_no_file(corpus, tiny_vocab, tmp_path):
@@ -259,6 +286,17 @@ def stopped(corpus, tiny_vocab, tmp_path):
 
 def leftover(run):
     return run.output.with_name("out.unfinished")
+
+
+def test_an_error_of_a_network_disk(stopped, monkeypatch):
+    """It is no mistake of the user, and finished shards stay."""
+    shards = {path.name for path in leftover(stopped).glob("shard-*")}
+    assert shards
+    stale = OSError(errno.ESTALE, "Stale file handle")
+    monkeypatch.setattr(prepare_module, "checksum", Mock(side_effect=stale))
+    with pytest.raises(OSError, match="Stale"):
+        prepare(stopped)
+    assert {path.name for path in leftover(stopped).glob("shard-*")} == shards
 
 
 def assert_as_if_undisturbed(run, other_output):

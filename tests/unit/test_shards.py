@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -77,6 +78,10 @@ def test_too_many_open_files(copy, monkeypatch):
 
     monkeypatch.setattr(np, "load", load)
     with pytest.raises(AlbertError, match=r"cannot be opened .*ulimit -n 4096"):
+        ShardSet.open(copy)
+    sound = OSError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(np, "load", Mock(side_effect=sound))
+    with pytest.raises(PermissionError):
         ShardSet.open(copy)
 
 

@@ -135,6 +135,23 @@ def test_json_keeps_every_letter(tmp_path):
     assert read_json(path) == {"é": [1, None]}
 
 
+def test_json_has_names_of_files_that_are_not_utf_8(tmp_path):
+    name = os.fsdecode(b"caf\xe9 \\ud83d")
+    storage.write_json(tmp_path / "a.json", {name: 1})
+    assert read_json(tmp_path / "a.json") == {name: 1}
+    (tmp_path / name).touch()
+    assert storage.checksum_of_folder(tmp_path)
+
+
+def test_a_run_that_was_killed_as_it_began(tmp_path):
+    folder = storage.WorkFolder(tmp_path / "run", "report.json")
+    folder.claim({"seed": 1})
+    assert folder.begun_with() == {"seed": 1}
+    (tmp_path / "run" / "run.json").write_text("")
+    with fails(AlbertError, r"run\.json: empty, .* Remove the folder .*run,"):
+        folder.begun_with()
+
+
 def test_which_run_a_folder_holds(tmp_path):
     """Only the same one may go on; what changes no weight is free."""
     folder = tmp_path / "run"

@@ -249,6 +249,7 @@ def test_values(read, value, expected):
         (read_number, "-3,50", r"'-3,50'\. Write .* with a point, -3\.50"),
         (read_number, "1,234,567", r"Received: '1,234,567'\.$"),
         (read_number, True, "must be a number"),
+        (read_number, "1_5", "must be a number. Received: '1_5'"),
         (read_number, 1e39, r"1e\+39. It exceeds 3.4e38, the largest of float"),
         (read_number, 10**400, "Received: 'an integer of more than 300"),
         (read_labels, 3, "must be a list of labels"),
@@ -382,6 +383,13 @@ def test_parquet(tmp_path):
         read_table(path, TEXT)
     found = read_table(path, TEXT, skip_bad=True)
     assert found.values["text"] == ["a", "c"] and len(found.skipped) == 1
+    distant = {"text": ["a", "b"], "at": pa.array([10**12, 0], "timestamp[s]")}
+    with pytest.raises(AlbertError, match="row 0: .* cannot be converted"):
+        read_table(pa.table(distant), TEXT)
+    write_table(pa.table(distant), path)
+    with pytest.raises(AlbertError, match=r"a\.parquet:1: a value cannot be"):
+        read_table(path, TEXT)
+    assert read_table(path, TEXT, skip_bad=True).values["text"] == ["b"]
     path.write_bytes(b"PAR1")
     with pytest.raises(AlbertError, match="not a Parquet file"):
         read_table(path, FIELDS)

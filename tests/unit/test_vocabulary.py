@@ -169,6 +169,20 @@ def test_nothing_is_left_of_a_vocabulary_that_is_not_whole(corpus, monkeypatch):
     assert train_vocabulary(run(corpus)).vocab_size == 41
 
 
+def test_the_vocabulary_of_another_run_stays(corpus, monkeypatch):
+    """Two runs begin with the same empty folder; the other one is faster."""
+    other = corpus.parent / "vocab" / "spiece.model"
+
+    def slow(run):
+        other.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_albert.corpus.vocabulary._train", slow)
+    with pytest.raises(KeyboardInterrupt):
+        train_vocabulary(run(corpus))
+    assert other.exists()
+
+
 def test_missing_input(corpus, tmp_path):
     refusal(VocabRun((), tmp_path / "vocab"), "no text file given")
     absent = run(corpus, tmp_path / "absent.txt")
