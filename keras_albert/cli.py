@@ -84,7 +84,11 @@ COMMANDS = {
     "inspect": Command(InspectRun, "finetuning.inspect", "inspect"),
     "sizes": Command(SizesRun, "pretraining.sizes", "print_sizes"),
 }
-# These commands need no backend: they process text, or start other processes.
+# Options that name models or files as text: a path, or hf://organization/name.
+_SOURCES = {"model", "teacher", "start", "warm_start", "input"}
+# Commands that import no backend: the first two process text, and the third
+# starts processes that import it. (`sweep` asks the tasks for their scores,
+# whose modules import Keras.)
 WITHOUT_BACKEND = (VocabRun, PrepareRun, CompileRun)
 DESCRIPTION = (
     "Pretrain, fine-tune and serve ALBERT on the Keras backend that "
@@ -339,16 +343,20 @@ def _parse(arguments: list[str]):
 
 def _with_local_paths(run):
     """Replaces "~" at the start of every path, which not every shell does."""
-    given = {
-        field.name: getattr(run, field.name)
-        for field in dataclasses.fields(run)
-    }
     paths = {
-        name: local_path(value)
-        for name, value in given.items()
-        if isinstance(value, Path) and str(value).startswith("~")
+        field.name: _expanded(getattr(run, field.name))
+        for field in dataclasses.fields(run)
+        if field.name in _SOURCES or isinstance(getattr(run, field.name), Path)
     }
-    return dataclasses.replace(run, **paths) if paths else run
+    return dataclasses.replace(run, **paths)
+
+
+def _expanded(value):
+    if isinstance(value, tuple):
+        return tuple(map(_expanded, value))
+    if isinstance(value, str):  # "hf://" would not be the same as a Path
+        return os.path.expanduser(value)
+    return value and local_path(value)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,16 @@ the command line, which checks them as any other.
 """
 
 import dataclasses
-import difflib
 import itertools
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.recipes import RECIPES
 from keras_albert.pretraining.recipes import RECIPES as PRETRAINING
-from keras_albert.settings import flatten
+from keras_albert.settings import closest_option, flatten
 from keras_albert.storage import read_json, read_toml
 
 
@@ -31,26 +30,11 @@ def check_option(argument: str, known: dict[str, type], command: str) -> None:
     switch = section + dot + last.removeprefix("no_")
     if key in (*known, "help") or known.get(switch) is bool:
         return
-    close = _close_to(key, [*known, "file", "set", "recipe"])
+    close = closest_option(key, [*known, "file", "set", "recipe"])
     hint = f"See `keras-albert {command} --help`."
     if close:
         hint = f"Did you mean `--{close.replace('_', '-')}`?"
     raise AlbertError(f"`{command}` has no option `{argument}`. {hint}")
-
-
-def _close_to(key: str, known: Iterable[str]) -> str | None:
-    section, dot, last = key.rpartition(".")
-    prefix = section + dot
-    ends = [n.removeprefix(prefix) for n in known if n.startswith(prefix)]
-    if not ends:  # the section is unknown
-        prefix, last, ends = "", key, known
-    close = difflib.get_close_matches(last, ends, n=1)
-    if close:
-        return prefix + close[0]
-    # `--text-column` is `--columns.text`.
-    words = {last, *last.split("_")}
-    inner = (name for name in known if "." in name)
-    return next((n for n in inner if n.rpartition(".")[2] in words), None)
 
 
 def check_values(arguments: list[str], known: dict[str, type]) -> None:
@@ -108,7 +92,7 @@ def option_arguments(
             f"`{inside[0]}`. Received: {key}={value!r}."
         )
     if key not in known:
-        close = _close_to(key, known)
+        close = closest_option(key, known)
         hint = f"Did you mean `{close}`?" if close else "See --help."
         raise AlbertError(f"{source}: there is no option `{key}`. {hint}")
     name = key.replace("_", "-")
@@ -117,7 +101,15 @@ def option_arguments(
         return [f"--{name}=None"]  # overrides a value in a file
     _check_kind(f"{source}: `{key}`", value, known[key])
     if isinstance(value, list):
-        return [f"--{name}", *map(str, value)]
+        texts = [*map(str, value)]
+        for text in texts:
+            if text.startswith("-") and not _converts(text, float):
+                raise AlbertError(
+                    f"{source}: a value of `{key}` begins with a hyphen, which "
+                    f"the command line takes for an option. Received: {text!r}."
+                    " Rename it."
+                )
+        return [f"--{name}", *texts]
     if known[key] is not bool:
         return [f"--{name}={value}"]
     if str(value).lower() == "true":

@@ -440,11 +440,11 @@ def _scores_line(line: str, in_memory: bool) -> str:
     A line on a wrong prediction quotes a text of the user's, which must stay as
     it is. If the table was in memory, it gets the number of the row.
     """
-    mistake = re.match(r"line (\d+):", line)
+    mistake = re.match(r"line (\d+)(?=[,:])", line)
     if not mistake:
         return _in_python(line)
     if in_memory:  # row 0 is in line 1 of the file that was written
-        return f"row {int(mistake[1]) - 1}:{line[mistake.end() :]}"
+        return f"row {int(mistake[1]) - 1}{line[mistake.end() :]}"
     return line
 
 

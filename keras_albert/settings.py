@@ -1,7 +1,9 @@
 """Settings of commands, which are dataclasses, as dicts and dotted names."""
 
 import dataclasses
+import difflib
 import json
+from collections.abc import Iterable
 
 
 def settings_of(run) -> dict:
@@ -36,3 +38,19 @@ def flatten(settings: dict, prefix: str = "") -> dict:
         else:
             flattened[prefix + name] = value
     return flattened
+
+
+def closest_option(key: str, known: Iterable[str]) -> str | None:
+    """The known option whose name is most like a mistyped one, if any is."""
+    section, dot, last = key.rpartition(".")
+    prefix = section + dot
+    ends = [n.removeprefix(prefix) for n in known if n.startswith(prefix)]
+    if not ends:  # the section is unknown
+        prefix, last, ends = "", key, known
+    close = difflib.get_close_matches(last, ends, n=1)
+    if close:
+        return prefix + close[0]
+    # `--text-column` is `--columns.text`.
+    words = {last, *last.split("_")}
+    inner = (name for name in known if "." in name)
+    return next((n for n in inner if n.rpartition(".")[2] in words), None)

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import io
 import os
 import sys
 import tempfile
@@ -23,6 +24,12 @@ def open_standard_streams() -> None:
         opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
         os.set_inheritable(opened, True)  # for worker processes, too
     os.close(opened)
+    if sys.stderr is None:  # `print(..., file=None)` is the standard output
+        sys.stderr = io.TextIOWrapper(
+            io.FileIO(2, "w", closefd=False),
+            errors="backslashreplace",
+            line_buffering=True,
+        )
 
 
 def load_backend() -> None:
@@ -42,7 +49,7 @@ def load_backend() -> None:
             import keras  # noqa: F401
 
             importlib.import_module("tensorflow")
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # protobuf raises TypeError, for example
             remedy = (
                 "Set KERAS_BACKEND to tensorflow, jax or torch, and install "
                 "that extra of keras-albert."

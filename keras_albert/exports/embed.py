@@ -33,7 +33,7 @@ from keras_albert.exports.load import (
 )
 from keras_albert.finetuning.predict import without_nan
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.finetuning.report import SHOWN_SKIPPED, print_faults
+from keras_albert.finetuning.report import checked_parts
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.pooling import checked_dimensions, normalized
 from keras_albert.modeling.weight_checks import weights_checksum
@@ -49,7 +49,6 @@ from keras_albert.tasks.config import CUT
 from keras_albert.tasks.names import EMBEDDING
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows, window_rows
-from keras_albert.text.unknown import PieceCount, check_readable
 from keras_albert.training.run_folder import (
     claim_folder,
     finished_report,
@@ -217,17 +216,11 @@ def _checked_rows(predictor: Predictor, run: EmbedRun) -> tuple[int, object]:
 
     Returns how many rows it has, and for Parquet the types of its columns.
     """
-    count, read, example = 0, PieceCount(), ""
-    bad, faults = 0, []  # their number, and the first of them
-    schema = None
-    for table in predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE):
+    count, schema = 0, None
+    for table, _ in checked_parts(
+        predictor, run.data, run.skip_bad, run.any_text, ROWS_AT_ONCE
+    ):
         count += len(table)
-        bad += len(table.skipped)
-        faults = [*faults, *table.skipped][:SHOWN_SKIPPED]
-        if len(table):
-            features = predictor.features(table)
-            found, text = predictor.unreadable(features, table)
-            read, example = read + found, example or text
         if run.to != "npy" and any(COLUMN in row for row in table.rows):
             raise AlbertError(
                 f"{run.data} has a column `{COLUMN}`, which would be replaced. "
@@ -235,8 +228,6 @@ def _checked_rows(predictor: Predictor, run: EmbedRun) -> tuple[int, object]:
             )
         if run.to == "parquet":
             schema = _with_columns_of(table, schema)
-    print_faults(run.data, bad, faults)
-    check_readable(read, example, run.data, run.any_text)
     return count, schema
 
 
@@ -356,10 +347,14 @@ def _with_columns_of(table: Table, schema):
         schemas = [found] if schema is None else [schema, found]
         return arrow.unify_schemas(schemas, promote_options="permissive")
     except (arrow.ArrowException, OverflowError, UnicodeError) as error:
-        raise AlbertError(
-            f"{table.path}: a column of Parquet has values of one type, and "
-            f"texts that UTF-8 can express ({error}). Write --to jsonl."
-        ) from None
+        raise _not_for_parquet(table, error) from None
+
+
+def _not_for_parquet(table: Table, error: Exception) -> AlbertError:
+    return AlbertError(
+        f"{table.path}: a column of Parquet has values of one type, and texts "
+        f"that UTF-8 can express ({error}). Write --to jsonl."
+    )
 
 
 def _parquet_writer(output: _Output) -> _Write:
@@ -373,7 +368,11 @@ def _parquet_writer(output: _Output) -> _Write:
         rows = [
             {name: row.get(name) for name in schema.names} for row in table.rows
         ]
-        columns = arrow.Table.from_pylist(rows, schema)
+        try:
+            columns = arrow.Table.from_pylist(rows, schema)
+        except (arrow.ArrowException, OverflowError) as error:
+            # Such as an integer above 2**53 in a column that has fractions.
+            raise _not_for_parquet(table, error) from None
         values = arrow.array(vectors.ravel())
         lists = arrow.FixedSizeListArray.from_arrays(values, vectors.shape[1])
         path = folder / f"part-{number:05}.parquet"

@@ -19,12 +19,14 @@ from keras_albert.training.model_folder import ModelFolder
 CALIBRATION_FILE = "calibration.json"  # among the checkpoints, until the end
 
 
-def decided(
+def calibrate_and_tune(
     run: FinetuneRun, predictor: Predictor, outputs: Outputs, examples: Features
 ) -> tuple[Predictor, Outputs, Features, dict]:
-    """Does what `run.calibrate` and `run.tune_threshold` say, in this order.
+    """Fits the temperature, then the thresholds, and scores the held-out rows.
 
-    `outputs` are those of the predictor for `examples`, the held-out rows.
+    Each is fitted only if the run says so (`calibrate`, `tune_threshold`). A
+    calibrated model replaces the one in the output folder. `outputs` are those
+    of the predictor for `examples`, the held-out rows.
 
     Returns:
         the predictor with its threshold, the outputs of the calibrated model,

@@ -13,8 +13,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
-    SHOWN_SKIPPED,
-    print_faults,
+    checked_parts,
     print_skipped,
 )
 from keras_albert.signals import signals_as_ctrl_c
@@ -30,7 +29,6 @@ from keras_albert.tasks.config import model_names
 from keras_albert.tasks.question_answering.squad import SQUAD_EXTENSION
 from keras_albert.tasks.question_answering.task import submitted
 from keras_albert.tasks.registry import submissions, submit
-from keras_albert.text.unknown import PieceCount, check_readable
 
 # Rows are read, sorted by length, predicted and written in parts of this many,
 # so that memory does not grow with the file.
@@ -92,19 +90,17 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         run.model, average=run.average, **run.predictor_arguments
     )
 
-    def parts():
-        return predictor.parts(run.data, run.skip_bad, PREDICTED_AT_ONCE)
-
     added = predictor.definition.adds
+    reading = run.data, run.skip_bad
     count, cut, blank = 0, 0, 0
-    bad, faults = 0, []  # their number, and the first of them
-    read, example = PieceCount(), ""
-    for table in parts():
-        if len(table):  # making features has checks of its own
-            features = predictor.features(table)
-            cut += features.cut
-            found, text = predictor.unreadable(features, table)
-            read, example = read + found, example or text
+    for table, features in checked_parts(
+        predictor,
+        *reading,
+        run.any_text,
+        PREDICTED_AT_ONCE,
+        file=sys.stderr,  # predictions may go to standard output
+    ):
+        cut += features.cut if features else 0
         for row in table.rows:
             if taken := row.keys() & added:
                 raise AlbertError(
@@ -112,13 +108,8 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
                     f"{', '.join(sorted(taken))}. Rename them."
                 )
         count += len(table)
-        bad += len(table.skipped)
-        faults = [*faults, *table.skipped][:SHOWN_SKIPPED]
         if run.data.suffix.lower() == ".txt":
             blank += sum(row == dict.fromkeys(row, "") for row in table.rows)
-    # Predictions may go to standard output.
-    print_faults(run.data, bad, faults, file=sys.stderr)
-    check_readable(read, example, run.data, run.any_text)
     if blank:
         print(
             f"{blank:,} blank lines: each is predicted as an empty text, so "
@@ -127,7 +118,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         )
     predictor.warn_of_cut(cut, count)
     done = 0
-    for table in filter(len, parts()):
+    for table in filter(len, predictor.parts(*reading, PREDICTED_AT_ONCE)):
         features = predictor.features(table)
         last = done + len(table)
         title = f"Predicting {done + 1:,} to {last:,} of {count:,}"
@@ -222,9 +213,11 @@ def _predict_for_glue(run: PredictRun) -> None:
         predictor.readable_features(table, run.any_text)
         for _, _, table in tables
     ]
-    for (task, split, table), features in zip(tables, every, strict=True):
+    found = []  # all of it before the first file, which would be in the way
+    for (task, split, _), features in zip(tables, every, strict=True):
         predictor.warn_of_cut(features.cut, features.count)
         title = f"{task} {split}"
-        outputs = predictor.outputs(features, run.batch_size, title=title)
+        found.append(predictor.outputs(features, run.batch_size, title=title))
+    for (task, split, table), outputs in zip(tables, found, strict=True):
         path = submit(run.output, task, split, table, outputs)
         print(f"{len(table):,} predictions of {task} {split} -> {path}")

@@ -14,7 +14,7 @@ from keras_albert.finetuning.convert import with_task, write_as
 from keras_albert.finetuning.model_card import CARD_FILE, hub_card, write_card
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.base import AlbertModel, check_model
-from keras_albert.storage import files_of
+from keras_albert.storage import files_of, local_path
 from keras_albert.tasks.task_file import load_with_task
 from keras_albert.training.model_folder import ModelFolder
 
@@ -117,7 +117,7 @@ def _loaded(model: AlbertModel | Predictor | Finished | str | Path):
         check_model(model)
         loaded = ModelFolder.without_task(model)
         return with_task(loaded, {}), None
-    path = Path(model, CARD_FILE)
+    path = local_path(model) / CARD_FILE
     card = path.read_text(encoding="utf-8") if path.is_file() else None
     return with_task(load_with_task(model), {}), card
 

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Table
+from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.tasks.decisions import chosen_class
 from keras_albert.tasks.metrics import (
     ClassReport,
@@ -20,6 +21,7 @@ from keras_albert.tasks.metrics import (
 )
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import LearnedTask, Outputs
+from keras_albert.text.unknown import PieceCount, check_readable
 from keras_albert.training.cost import Cost, total
 from keras_albert.training.plots import can_draw
 
@@ -264,6 +266,35 @@ def labels_text(labels: Sequence[str]) -> str:
     shown = ", ".join(f"{label} {count}" for label, count in most)
     more = ", ..." if len(counts) > SHOWN_LABELS else ""
     return f", {len(counts)} labels ({shown}{more})"
+
+
+def checked_parts(
+    predictor: TaskModel,
+    path: Path,
+    skip_bad: bool,
+    any_text: bool,
+    rows_per_part: int,
+    file: TextIO | None = None,
+) -> Iterator[tuple[Table, Features | None]]:
+    """Yields the parts of a table, each with its features.
+
+    A part without a good row has no features. After the last part it prints to
+    `file` which rows were left out, and raises AlbertError if the vocabulary
+    cannot read the texts, unless `any_text` is true.
+    """
+    bad, faults = 0, []  # number of bad rows, and messages on the first of them
+    read, example = PieceCount(), ""
+    for table in predictor.parts(path, skip_bad, rows_per_part):
+        features = None
+        if len(table):  # making features has checks of its own
+            features = predictor.features(table)
+            found, text = predictor.unreadable(features, table)
+            read, example = read + found, example or text
+        bad += len(table.skipped)
+        faults = [*faults, *table.skipped][:SHOWN_SKIPPED]
+        yield table, features
+    print_faults(path, bad, faults, file)
+    check_readable(read, example, path, any_text)
 
 
 def print_skipped(table: Table, file: TextIO | None = None) -> None:

@@ -28,7 +28,10 @@ from keras_albert.finetuning.data import (
     with_text_column,
     work_of_steps,
 )
-from keras_albert.finetuning.decide import decided, with_tuned_threshold
+from keras_albert.finetuning.decide import (
+    calibrate_and_tune,
+    with_tuned_threshold,
+)
 from keras_albert.finetuning.model import (
     compiled_model,
     continued_model,
@@ -457,7 +460,9 @@ def _measured(
         outputs = best.outputs(
             examples, run.batch_size, compute=devices.outputs
         )
-        best, outputs, examples, report = decided(run, best, outputs, examples)
+        best, outputs, examples, report = calibrate_and_tune(
+            run, best, outputs, examples
+        )
     sizes = run.embedding.dimensions
     report |= task.scores_of_sizes(outputs, examples, sizes)
     if prepared.teacher_score is not None:

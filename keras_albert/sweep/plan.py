@@ -1,7 +1,6 @@
 """Reads the file of a search: a command, its options, the values to try."""
 
 import dataclasses
-import difflib
 import itertools
 import json
 import math
@@ -12,7 +11,7 @@ from pathlib import Path
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.pretraining.config import PretrainRun
-from keras_albert.settings import flatten, option_types
+from keras_albert.settings import closest_option, flatten, option_types
 from keras_albert.storage import read_toml
 from keras_albert.tasks.names import FINETUNE_TASKS
 
@@ -60,7 +59,7 @@ def read_plan(path: Path) -> SearchPlan:
             f"{', '.join(unknown)}."
         )
     command = content.get("command")
-    if command not in COMMANDS:
+    if command not in tuple(COMMANDS):  # which may be no text
         raise AlbertError(
             f"{path}: `command` must be one of {', '.join(COMMANDS)}. "
             f"Received: {command!r}."
@@ -78,7 +77,7 @@ def read_plan(path: Path) -> SearchPlan:
             f"{path}: `search` is empty. Give an option with its values, such "
             "as learning_rate = [1e-4, 3e-4]."
         )
-    known = option_types(COMMANDS[command])
+    known = option_types(COMMANDS[command]) | {"recipe": str}
     for name, value in (*options.items(), *given.items()):
         _check_name(path, command, name, known)
         _check_json(path, name, value)
@@ -191,12 +190,12 @@ def _as_number(value: Value) -> object:
 
 
 def _check_json(path: Path, name: str, value: object) -> None:
-    """Raises AlbertError for a date or time, which JSON does not have."""
+    """Raises AlbertError for a date, a time, inf or nan, which JSON lacks."""
     try:
-        json.dumps(value)
-    except TypeError:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
         raise AlbertError(
-            f"{path}: `{name}` must be texts, numbers, true or false. "
+            f"{path}: `{name}` must be texts, finite numbers, true or false. "
             f"Received: {value}. Put a text in quotes."
         ) from None
 
@@ -208,6 +207,6 @@ def _check_name(path: Path, command: str, name: str, known: dict) -> None:
             "give --output to `sweep`."
         )
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean `{close[0]}`?" if close else ""
+        close = closest_option(name, known)
+        hint = f" Did you mean `{close}`?" if close else ""
         raise AlbertError(f"{path}: `{command}` has no option `{name}`.{hint}")

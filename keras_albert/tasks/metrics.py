@@ -1,7 +1,7 @@
 """Scores of predictions: the metrics of GLUE, of several labels, and by class.
 
 Letters: N examples, C classes. Everything is computed with NumPy on the host.
-scikit-learn and SciPy are imported late, as each takes about a second.
+scikit-learn and scipy.stats are imported late, as each takes about a second.
 """
 
 import dataclasses

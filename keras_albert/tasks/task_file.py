@@ -26,7 +26,7 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.modeling.keras_file import checked_form, in_form
 from keras_albert.pretraining.config import ExampleConfig
-from keras_albert.storage import REPORT_FILE, RUN_FILE, read_json
+from keras_albert.storage import REPORT_FILE, RUN_FILE, local_path, read_json
 from keras_albert.tasks.config import (
     AVERAGES,
     CUT,
@@ -284,7 +284,7 @@ def _of_seeds(source: str | Path) -> list[str | Path]:
     """The folders of all seeds, for an output of `finetune --seeds`."""
     if not isinstance(source, str | os.PathLike):
         raise AlbertError(not_a_path(source))
-    folder = Path(source)
+    folder = local_path(source)
     if (folder / TASK_FILE).exists() or not (folder / RUN_FILE).exists():
         return [source]
     seeds = (finished_report(folder) or {}).get("seeds", [])
@@ -316,6 +316,6 @@ def stored_settings(content: dict) -> dict[str, Any]:
 
 def task_of(source: str | Path) -> str | None:
     """The task that a folder's model was trained for; None if there is none."""
-    path = Path(source) / TASK_FILE
+    path = local_path(source) / TASK_FILE
     content = read_json(path) if path.is_file() else None
     return content.get("task") if isinstance(content, dict) else None

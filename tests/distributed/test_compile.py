@@ -385,7 +385,7 @@ def test_what_a_search_says(enough, monkeypatch, capsys):
     ],
 )
 def test_a_remedy_is_no_mistake(changes, expected):
-    """The command would refuse parts of a row, and devices that are not there."""
+    """The command refuses parts of a row, and devices that do not exist."""
     run = dataclasses.replace(RUN, **changes)
     remedy = compiling._remedy(run, compiling.topology_of(run.topology), None)
     assert remedy == f"Give {expected[:-1]}, or a larger slice."

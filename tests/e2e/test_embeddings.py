@@ -571,7 +571,7 @@ def test_vectors_of_a_file(folder, model, tmp_path):
 
 
 @pytest.mark.on_torch
-def test_numbers_and_files(folder, model, tmp_path, monkeypatch):
+def test_numbers_and_files(folder, model, tmp_path, monkeypatch, capsys):
     """int8 keeps cosines to a hundredth, bits the sign of each number."""
     unit = ka.read_vectors(embed(folder, tmp_path))
     half = embed(folder, tmp_path, "half", None, "--numbers=float16")
@@ -620,6 +620,12 @@ def test_numbers_and_files(folder, model, tmp_path, monkeypatch):
     assert table["sparse"].to_pylist() == [None, None, "x", "x"]
     assert table["size"].to_pylist() == [1, 1, 0.5, 0.5]
     assert table["new"].to_pylist() == [None, None, None, True]
+    rows[0]["size"] = 2**60 + 1  # no float is equal to it
+    write_rows(data, rows)
+    told = {"model": folder / "model", "output": tmp_path / "large"}
+    options = "embed", "--to=parquet", "--column=t"
+    said = refused(capsys, *options, data=data, **told)
+    assert "values of one type" in said and "Write --to jsonl" in said
     vectors = np.array(table["vector"].to_pylist())
     np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
 

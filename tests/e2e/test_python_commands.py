@@ -405,6 +405,11 @@ def test_mistakes(run, tmp_path):
     both = [{"body": "a --seed", "label": label} for label in flipped]
     text = ka.evaluate(run.folder, both, errors=2, any_text=True).text
     assert re.search("^row [01]: .*: a --seed$", text, re.MULTILINE)
+    named = [{"id": 9 - number, **row} for number, row in enumerate(both)]
+    text = ka.evaluate(run.folder, named, errors=2, any_text=True).text
+    assert re.search("^row (0, 9|1, 8): .*: a --seed$", text, re.MULTILINE)
+    with pytest.raises(ka.AlbertError, match=r"of `labels` begins .*'-x'"):
+        ka.evaluate(run.folder, both, labels=["-x", "y"])
     pairs = [{"text": "a fox", "pair": "a dog", "label": n} for n in range(3)]
     with pytest.raises(ka.AlbertError, match=r"`errors` is for.*'similarity'"):
         ka.evaluate(run.folder, pairs, task="similarity", errors=3)

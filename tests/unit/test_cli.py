@@ -411,6 +411,9 @@ def test_the_users_own_folder(tmp_path, monkeypatch):
     run = _parse(["finetune", *arguments])
     assert (run.train, run.output) == (tmp_path / "rows.csv", tmp_path / "run")
     assert run.validation == OWN_VALIDATION
+    arguments = ["--model", "~/a", "hf://b/c", "--data=x"]
+    run = _parse(["evaluate", *arguments])
+    assert run.model == (str(tmp_path / "a"), "hf://b/c")
 
 
 def test_the_commands_are_listed(capsys):
@@ -459,13 +462,13 @@ class BrokenKeras(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.ModuleSpec(name, self)
         return None
 
-    def __init__(self, cause="broken"):
-        self.cause = cause
+    def __init__(self, error=None):
+        self.error = error or ImportError("broken")
 
     def exec_module(self, module):
         self.collects = gc.isenabled()
         self.made = [[] for _ in range(1000)]
-        raise ImportError(self.cause)
+        raise self.error
 
 
 def test_no_garbage_is_collected_during_imports(monkeypatch):
@@ -488,9 +491,27 @@ def test_too_little_memory_for_a_backend(monkeypatch, limited, remedy):
     monkeypatch.setattr(startup, "_memory_is_limited", lambda: limited)
     cause = "_sentencepiece.so: failed to map segment from shared object"
     monkeypatch.delitem(sys.modules, "keras", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [BrokenKeras(cause), *sys.meta_path])
+    finder = BrokenKeras(ImportError(cause))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     with pytest.raises(AlbertError, match=remedy):
         load_backend()
+
+
+def test_any_error_of_an_import(monkeypatch):
+    """protobuf raises TypeError if two packages need different versions."""
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    finder = BrokenKeras(TypeError("Descriptors cannot be created directly"))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    with pytest.raises(AlbertError, match=r"\(Descriptors .*\)\. Set KERAS"):
+        load_backend()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+def test_a_closed_standard_error():
+    """What is said there must not go to the standard output, into a file."""
+    program = f"{sys.executable} -m keras_albert.cli finetune --qqq 2>&-"
+    done = subprocess.run(program, shell=True, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
 
 
 def test_collections_stay_as_they_are(monkeypatch):

@@ -19,6 +19,7 @@ from small import (
 )
 
 import keras_albert as ka
+from keras_albert.tasks.task_file import task_of
 from keras_albert.training.model_folder import ModelFolder
 
 BFLOAT16 = "mixed_bfloat16"
@@ -123,6 +124,7 @@ def test_in_the_users_own_folder(sources, tmp_path, monkeypatch):
     predictor = ka.Predictor(ka.load(folder), tokenizer=vocabulary)
     predictor.save("~/predictor")
     assert ka.Predictor.load("~/predictor").task == predictor.task
+    assert task_of("~/predictor") == predictor.task
 
 
 @pytest.mark.on_torch

@@ -89,12 +89,15 @@ def test_a_model_there_and_back(hub, to_stand_in, classifier, capsys):
         ka.load(f"{target}@v9")
 
 
-def test_the_card_of_a_folder(hub, to_stand_in, classifier, tmp_path):
+def test_the_card_of_a_folder(
+    hub, to_stand_in, classifier, tmp_path, monkeypatch
+):
     """It goes along, with the fields that the Hub reads; once."""
     ka.Predictor(classifier, labels=("a", "b", "c")).save(tmp_path / "mine")
     text = 'About it.\n\nka.Predictor.load("this folder").predict(texts)\n'
     (tmp_path / "mine" / "README.md").write_text(text)
-    ka.push("hf://org/card", tmp_path / "mine")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ka.push("hf://org/card", "~/mine")
     assert not hub.private["org/card"]
     card = hub.commits["org/card"][-1]["README.md"].decode()
     assert card.startswith("---\nlibrary_name") and "About it." in card

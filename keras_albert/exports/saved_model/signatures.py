@@ -37,8 +37,8 @@ def serving_module(
 
     The graph has assertions that name the wrong input: another rank, unequal
     numbers of rows, in `token_ids` rows of no or too many tokens and ids out
-    of range, and in `inputs` bytes that are not a tf.Example with a text. The
-    converters to LiteRT and ONNX drop assertions.
+    of range, and in `inputs` bytes that are not a tf.Example with a text. A
+    LiteRT file has no assertions, as its converter drops them.
 
     Weights in "bfloat16" or "float16" are cast when the model is called, but
     for matrices of a layer that computes in the same data type. A quantized

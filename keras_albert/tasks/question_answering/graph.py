@@ -32,7 +32,7 @@ def serve_questions(
         a function of `question` and `context`, string [B]. It returns `answer`
         string [B], "" if there is none; `score` float32 [B], its probability
         among the candidates, or the probability of no answer; `start` and `end`
-        int32 [B], the answer's characters in the context, or -1; and
+        int32 [B], with which the answer is context[start:end], or -1; and
         `no_answer` float32 [B], the score for no answer, at most NO_CANDIDATE.
     """
     reading, may_refuse = graph.use.reading, graph.use.labels is not None

@@ -283,8 +283,9 @@ class QuestionAnswering(LearnedTask):
         """The answer to each question, its probability and its position.
 
         The probability is relative to the other candidates or, for a question
-        without an answer, the probability of no answer. The position is that of
-        the answer's first and last character in the context.
+        without an answer, the probability of no answer. The position is `start`
+        and `end`, with which the answer is context[start:end]; None without an
+        answer.
         """
         limit = limit_of(names, features.source)
         predictions = predictions_of(outputs, features)
