@@ -116,7 +116,7 @@ def is_number(value) -> bool:
     return is_real and math.isfinite(value)
 
 
-def make_plain(settings: Any) -> None:
+def to_python_numbers(settings: Any) -> None:
     """Replaces NumPy's numbers in a frozen dataclass by Python's.
 
     Settings are written to JSON files, which hold no NumPy numbers.

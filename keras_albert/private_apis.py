@@ -371,8 +371,12 @@ class KeepsJaxState:
 
     def _get_jax_state(self, **wanted):
         state = super()._get_jax_state(**wanted)
-        names = [name for name in self._STATE if wanted.get(name)]
-        self._jax_state = dict(zip(names, state, strict=True))
+        # `predict_on_batch` and its like leave the weights in the model. If one
+        # of them failed, a state kept here would overwrite weights set later.
+        self._jax_state = None
+        if wanted.get("purge_model_variables"):
+            names = [name for name in self._STATE if wanted.get(name)]
+            self._jax_state = dict(zip(names, state, strict=True))
         return state
 
 

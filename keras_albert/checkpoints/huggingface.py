@@ -77,15 +77,15 @@ def is_huggingface(folder: Path) -> bool:
 
 
 def load_huggingface(
-    folder: Path, gelu: str = "tanh", backbone: bool = False, **form
+    folder: Path, gelu: str = "tanh", backbone: bool = False, **build_options
 ) -> AlbertModel:
     """Loads a folder of transformers; the head is that of `architectures`.
 
     The folder has config.json and model.safetensors (or its shards, or
     pytorch_model.bin). `gelu` is the meaning of `hidden_act` "gelu": "tanh" is
     the only form of the original, whose configs also say "gelu"; "erf" is what
-    transformers computes. `backbone` loads only the encoder, and `form` has
-    `dtype`, `loop` and `remat` of AlbertBackbone.
+    transformers computes. `backbone` loads only the encoder, and
+    `build_options` has `dtype`, `loop` and `remat` of AlbertBackbone.
     """
     path = folder / HF_CONFIG_FILE
     tokenizer = None
@@ -101,7 +101,7 @@ def load_huggingface(
         backbone,
         str(path),
         str(folder),
-        **form,
+        **build_options,
     )
 
 
@@ -113,7 +113,7 @@ def _read(
     backbone: bool,
     path: str,
     source: str,
-    **form,
+    **build_options,
 ) -> AlbertModel:
     """Makes a model from a config and weights in the format of transformers.
 
@@ -137,7 +137,7 @@ def _read(
         pooler=architecture in WITH_POOLER
         or any(name.startswith(_POOLER) for name in tensors),
         tokenizer=tokenizer,
-        **form,
+        **build_options,
     )
     with errors_about(path):
         model = with_head(architecture, encoder, content)
@@ -161,7 +161,7 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
     Raises:
         AlbertError: transformers has no such model, or the folder is not empty.
     """
-    content, tensors = _there(model)
+    content, tensors = _config_and_tensors_of(model)
     save_file = safetensors().save_file
     with written_whole(folder) as unfinished:
         save_file(tensors, unfinished / SAFETENSORS_FILE, {"format": "pt"})
@@ -170,7 +170,9 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
             _write_tokenizer(model.tokenizer, model.config, unfinished)
 
 
-def _there(model: AlbertModel) -> tuple[dict, dict[str, np.ndarray]]:
+def _config_and_tensors_of(
+    model: AlbertModel,
+) -> tuple[dict, dict[str, np.ndarray]]:
     """Converts a model to the config.json and the weights of transformers."""
     check_model(model)
     content = their_config(model)
@@ -225,7 +227,7 @@ def from_transformers(model: Any, tokenizer: Any = None) -> AlbertModel:
         )
     source = f"the {type(model).__name__}"
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
-        tokenizer = _tokenizer_here(tokenizer)
+        tokenizer = _tokenizer_from_transformers(tokenizer)
     return _read(
         {**model.config.to_dict(), "architectures": [name]},
         lambda: {
@@ -256,7 +258,7 @@ def to_transformers(model: AlbertModel) -> tuple[Any, Any]:
     Raises:
         AlbertError: a library is missing, or transformers has no such model.
     """
-    content, tensors = _there(model)
+    content, tensors = _config_and_tensors_of(model)
     try:
         import tokenizers
         import torch
@@ -299,7 +301,7 @@ def _from_torch(value: Any) -> np.ndarray:
     return (value.float() if value.is_floating_point() else value).numpy()
 
 
-def _tokenizer_here(theirs: Any) -> Tokenizer:
+def _tokenizer_from_transformers(theirs: Any) -> Tokenizer:
     """The tokenizer of the `spiece.model` that one of transformers came from.
 
     transformers keeps the pieces, and not the SentencePiece model itself.
@@ -461,7 +463,8 @@ def _canonical(
         if value is None:
             continue
         kept = result.setdefault(original, value)
-        if original == _BIAS and not (kept.any() and value.any()):
+        is_one_empty = not (kept.any() and value.any())
+        if original == _BIAS and kept.shape == value.shape and is_one_empty:
             # Early versions of transformers had two biases, of which one was
             # ALBERT's and the other zeros, and added both.
             result[original] = kept + value

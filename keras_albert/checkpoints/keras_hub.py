@@ -80,7 +80,9 @@ def is_keras_hub(folder: Path) -> bool:
     return isinstance(content, dict) and "registered_name" in content
 
 
-def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
+def load_keras_hub(
+    folder: Path, backbone: bool = False, **build_options
+) -> AlbertModel:
     """Loads a preset folder: an encoder, a masked LM or a classifier.
 
     A folder without weights of a task gives the encoder. KerasHub computes the
@@ -95,16 +97,18 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
         )
     task = _task(folder, backbone)
     _check_sizes(folder)
-    with _explained(folder), _plain_float32():
+    with _explained(folder), _float32_policy():
         if task is None:
-            theirs = hub.models.AlbertBackbone.from_preset(str(folder))
+            hub_model = hub.models.AlbertBackbone.from_preset(str(folder))
         else:
             is_masked_lm = task in _MASKED_LM
             kind = "AlbertMaskedLM" if is_masked_lm else "AlbertTextClassifier"
-            theirs = getattr(hub.models, kind).from_preset(
+            hub_model = getattr(hub.models, kind).from_preset(
                 str(folder), preprocessor=None
             )
-    return _here(theirs, _tokenizer(folder), str(folder), **form)
+    return _from_keras_hub_model(
+        hub_model, _tokenizer(folder), str(folder), **build_options
+    )
 
 
 def from_keras_hub(model: Any) -> AlbertModel:
@@ -136,53 +140,61 @@ def from_keras_hub(model: Any) -> AlbertModel:
             f"{type(model).__name__} of {type(model).__module__.split('.')[0]}."
         )
     preprocessor = getattr(model, "preprocessor", None)
-    theirs = getattr(preprocessor, "tokenizer", None)
-    tokenizer = theirs and Tokenizer.from_bytes(
-        theirs.proto, lower_case=False, keep_accents=True
+    hub_model = getattr(preprocessor, "tokenizer", None)
+    tokenizer = hub_model and Tokenizer.from_bytes(
+        hub_model.proto, lower_case=False, keep_accents=True
     )
-    return _here(model, tokenizer, f"the {type(model).__name__}")
+    return _from_keras_hub_model(
+        model, tokenizer, f"the {type(model).__name__}"
+    )
 
 
-def _here(theirs, tokenizer: Tokenizer | None, source: str, **form):
+def _from_keras_hub_model(
+    hub_model, tokenizer: Tokenizer | None, source: str, **build_options
+):
     """Converts a model of KerasHub to a model of this package.
 
-    The class of `theirs` has been checked; `tokenizer` is its vocabulary, and
-    `source` names it in messages.
+    The class of `hub_model` has been checked; `tokenizer` is its vocabulary,
+    and `source` names it in messages.
     """
     hub = _keras_hub().models
-    is_classifier = isinstance(theirs, hub.AlbertTextClassifier)
+    is_classifier = isinstance(hub_model, hub.AlbertTextClassifier)
     if is_classifier and (
-        keras.activations.serialize(theirs.activation) != "linear"
+        keras.activations.serialize(hub_model.activation) != "linear"
     ):
         raise AlbertError(
             f"{source}: `activation` must be linear: a classifier gives "
             "logits here. Take the encoder alone: backbone=True for a folder, "
             "model.backbone in memory."
         )
-    encoder = getattr(theirs, "backbone", theirs)
+    encoder = getattr(hub_model, "backbone", hub_model)
     is_ours = isinstance(encoder, AlbertBackbone)
     if is_ours:
         ours, weights = encoder, {}
     else:
-        ours, weights = _encoder_here(theirs, encoder, tokenizer, form)
-    if isinstance(theirs, hub.AlbertMaskedLM):
+        ours, weights = _encoder_and_weights_from(
+            hub_model, encoder, tokenizer, build_options
+        )
+    if isinstance(hub_model, hub.AlbertMaskedLM):
         ours = AlbertForMaskedLM(ours)
     elif is_classifier:
         ours = AlbertForSequenceClassification(
-            ours, num_labels=theirs.num_classes, dropout=theirs.dropout
+            ours, num_labels=hub_model.num_classes, dropout=hub_model.dropout
         )
     if is_ours:
-        ours.classifier.set_weights(theirs.output_dense.get_weights())
+        ours.classifier.set_weights(hub_model.output_dense.get_weights())
     else:
         imported(ours, weights, "keras_hub", source)
     return ours
 
 
-def _encoder_here(theirs, encoder, tokenizer: Tokenizer | None, form: dict):
-    """An encoder like that of KerasHub, and all weights of `theirs` for it."""
+def _encoder_and_weights_from(
+    hub_model, encoder, tokenizer: Tokenizer | None, build_options: dict
+):
+    """An encoder like that of `hub_model`, and all of its weights for it."""
     tensors = {
         path: np.asarray(ops.convert_to_numpy(variable)).astype("float32")
-        for path, variable in _weights(theirs).items()
+        for path, variable in _weights(hub_model).items()
     }
     config = AlbertConfig(
         **{ours: getattr(encoder, name) for ours, name in _FIELDS.items()}
@@ -192,7 +204,9 @@ def _encoder_here(theirs, encoder, tokenizer: Tokenizer | None, form: dict):
     if not pooler:  # `save_keras_hub` writes zeros if a model has no pooler
         tensors = {k: v for k, v in tensors.items() if k not in _POOLER}
     return (
-        AlbertBackbone(config, pooler=pooler, tokenizer=tokenizer, **form),
+        AlbertBackbone(
+            config, pooler=pooler, tokenizer=tokenizer, **build_options
+        ),
         tensors,
     )
 
@@ -216,13 +230,15 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
         AlbertError: keras-hub is not installed, KerasHub has no such model,
             the folder is not empty, or the disk is full.
     """
-    theirs, tokenizer = _there(model)
-    size = sum(value.nbytes for value in map(np.asarray, theirs.get_weights()))
+    hub_model, tokenizer = _to_keras_hub_model(model)
+    size = sum(
+        value.nbytes for value in map(np.asarray, hub_model.get_weights())
+    )
     check_disk_space(folder, BESIDE_WEIGHTS + size)
     with written_whole(folder) as unfinished:
-        theirs.save_to_preset(str(unfinished))
+        hub_model.save_to_preset(str(unfinished))
         if tokenizer is not None:
-            if getattr(theirs, "preprocessor", None) is None:
+            if getattr(hub_model, "preprocessor", None) is None:
                 tokenizer.save_to_preset(str(unfinished))
             model.tokenizer.save((unfinished / PRESET_VOCAB_FILE).parent)
 
@@ -244,14 +260,16 @@ def to_keras_hub(model: AlbertModel) -> Any:
     Raises:
         AlbertError: keras-hub is not installed, or KerasHub has no such model.
     """
-    theirs, _ = _there(model)
-    for layer in sublayers(getattr(theirs, "masked_lm_head", None) or theirs):
+    hub_model, _ = _to_keras_hub_model(model)
+    for layer in sublayers(
+        getattr(hub_model, "masked_lm_head", None) or hub_model
+    ):
         if isinstance(layer, keras.layers.LayerNormalization):
             layer.epsilon = LAYER_NORM_EPSILON
-    return theirs
+    return hub_model
 
 
-def _there(model: AlbertModel) -> tuple[Any, Any]:
+def _to_keras_hub_model(model: AlbertModel) -> tuple[Any, Any]:
     """Converts a model of this package to KerasHub's model and tokenizer."""
     check_model(model)
     hub = _keras_hub()
@@ -264,13 +282,13 @@ def _there(model: AlbertModel) -> tuple[Any, Any]:
     tokenizer = model.tokenizer and hub.models.AlbertTokenizer(
         proto=normalizing_model(model.tokenizer)
     )
-    with _plain_float32():
-        theirs = _their_model(hub, model, tokenizer)
-    targets = _weights(theirs)
+    with _float32_policy():
+        hub_model = _their_model(hub, model, tokenizer)
+    targets = _weights(hub_model)
     assert targets.keys() == tensors.keys()
     for path, variable in targets.items():
         variable.assign(tensors[path])
-    return theirs, tokenizer
+    return hub_model, tokenizer
 
 
 def _their_model(hub, model: AlbertModel, tokenizer):
@@ -352,15 +370,15 @@ def _check_sizes(folder: Path) -> None:
             lambda part: AlbertConfig(
                 **{ours: part[x] for ours, x in _FIELDS.items() if x in part}
             ),
-            "num_classes",
+            {"num_classes"},
             stored,
             path,
         )
 
 
-def _weights(theirs) -> dict:
+def _weights(hub_model) -> dict:
     """The variables by path, without the seed generators of dropout."""
-    own = (v for v in theirs.variables if "seed_generator" not in v.path)
+    own = (v for v in hub_model.variables if "seed_generator" not in v.path)
     return {variable.path: variable for variable in own}
 
 
@@ -421,7 +439,7 @@ def _keras_hub():
 
 
 @contextlib.contextmanager
-def _plain_float32() -> Iterator[None]:
+def _float32_policy() -> Iterator[None]:
     """Sets the global dtype policy to float32, so that weights are not cast."""
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")

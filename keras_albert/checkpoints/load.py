@@ -36,7 +36,7 @@ from keras_albert.checkpoints.sentence_transformers import (
     load_sentence_transformers,
 )
 from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model, tf1_head
-from keras_albert.checkpoints.transfer import plain_encoder
+from keras_albert.checkpoints.transfer import encoder_with_pooler
 from keras_albert.download import locate
 from keras_albert.errors import AlbertError, errors_about
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
@@ -44,7 +44,11 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import CONFIG_FILE
 from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.modeling.inputs import no_vocabulary
-from keras_albert.modeling.keras_file import checked_form, in_form, read_own
+from keras_albert.modeling.keras_file import (
+    checked_build_options,
+    read_own,
+    with_build_options,
+)
 from keras_albert.storage import read_json
 from keras_albert.text.pieces import find_wordpiece
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
@@ -106,7 +110,7 @@ def load(
             f"`gelu` must be one of {', '.join(GELU_CHOICES)}. "
             f"Received: {gelu!r}."
         )
-    form = checked_form(dtype, loop, remat)
+    build_options = checked_build_options(dtype, loop, remat)
     if not isinstance(source, str | os.PathLike):
         raise AlbertError(not_a_path(source))
     path = locate(source)
@@ -116,7 +120,7 @@ def load(
         if not path.exists() and _NAME_ON_HUB.fullmatch(str(source)):
             message += f" On the Hugging Face Hub it would be hf://{source}."
         raise AlbertError(message)
-    model = _read(source, *found[0], gelu, backbone, form)
+    model = _read(source, *found[0], gelu, backbone, build_options)
     folder = path if path.is_dir() else path.parent
     if model.tokenizer is None:
         if (beside := folder / VOCAB_FILE).is_file():
@@ -133,22 +137,22 @@ def _read(
     what: Path,
     gelu: str,
     backbone: bool,
-    form: dict,
+    build_options: dict,
 ) -> AlbertModel:
     """Reads the model at the path `what` in the format `kind`.
 
-    `form` has `dtype`, `loop` and `remat`; the other arguments are those of
-    `load`.
+    `build_options` has `dtype`, `loop` and `remat`; the other arguments are
+    those of `load`.
     """
     reader = _FORMATS[kind]
     if reader.takes_gelu:
-        form = {"gelu": gelu, **form}
+        build_options = {"gelu": gelu, **build_options}
     elif gelu != DEFAULT_GELU:
         raise AlbertError(
             f"{source}: `gelu` says how to read a model of transformers, this "
             f"is {kind}. Leave gelu={gelu!r} out."
         )
-    return reader.read(what, backbone=backbone, **form)
+    return reader.read(what, backbone=backbone, **build_options)
 
 
 def not_a_path(source) -> str:
@@ -194,7 +198,7 @@ def load_pretrained(
             "folder."
         )
         raise AlbertError(f"{source}: {no_vocabulary(backbone, message)}")
-    return plain_encoder(backbone), backbone.tokenizer
+    return encoder_with_pooler(backbone), backbone.tokenizer
 
 
 def head_name(source: str | Path) -> str | None:
@@ -286,16 +290,20 @@ def _reader(read: Callable[[Path], AlbertModel]) -> Callable[..., AlbertModel]:
     to it afterwards.
     """
 
-    def read_in_form(path: Path, backbone: bool, **form) -> AlbertModel:
+    def read_with_build_options(
+        path: Path, backbone: bool, **build_options
+    ) -> AlbertModel:
         model = read(path)
         if backbone and isinstance(model, AlbertEnsemble):
             raise AlbertError(
                 f"{path}: an ensemble has an encoder for each of its "
                 f"{len(model.members)} models. Give one of the models."
             )
-        return in_form(encoder_of(model) if backbone else model, form)
+        return with_build_options(
+            encoder_of(model) if backbone else model, build_options
+        )
 
-    return read_in_form
+    return read_with_build_options
 
 
 def _read_adapter(path: Path, backbone: bool, **options) -> AlbertModel:
@@ -313,7 +321,9 @@ def _class_of(path: Path) -> str | None:
 
 def _architecture(folder: Path) -> str | None:
     """The class name of a model of transformers."""
-    return (read_json(folder / "config.json").get("architectures") or [None])[0]
+    names = read_json(folder / "config.json").get("architectures")
+    first = names[0] if isinstance(names, list) and names else None
+    return first if isinstance(first, str) else None
 
 
 # By the name of the format in messages. A folder of sentence-transformers is

@@ -23,8 +23,8 @@ from keras_albert.checkpoints.huggingface import read_safetensors, safetensors
 from keras_albert.checkpoints.huggingface_config import ARCHITECTURES, with_head
 from keras_albert.checkpoints.names import WeightNames, name_table
 from keras_albert.checkpoints.transfer import (
+    encoder_with_pooler,
     listed,
-    plain_encoder,
     problem_of,
     variables,
     weights_of,
@@ -32,7 +32,11 @@ from keras_albert.checkpoints.transfer import (
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.errors import AlbertError, errors_about, is_number
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
-from keras_albert.modeling.base import AlbertModel, check_plain, own_paths
+from keras_albert.modeling.base import (
+    AlbertModel,
+    check_no_lora_or_int8,
+    own_paths,
+)
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
@@ -92,7 +96,7 @@ _PLAIN = {
 
 
 @dataclasses.dataclass(frozen=True)
-class PlainFolder(ModelFolder):
+class MergedModelFolder(ModelFolder):
     """The folder of a model that trains adapters, or not all of its weights.
 
     `save` writes a plain model: adapters are merged into their kernels, and no
@@ -294,6 +298,12 @@ def load_adapter(
     content = _content(path)
     with errors_about(source):
         tensors = _tensors(source)
+    named = Path(_base_of(content))
+    if named.exists() and named.resolve() == folder.resolve():
+        raise AlbertError(
+            f"{path}: `{BASE}` names this adapter itself. Edit it, so that it "
+            "names the model that the training started from."
+        )
     try:
         model = base = load(_base_of(content))
     except AlbertError as error:
@@ -312,10 +322,10 @@ def load_adapter(
             "names the model that the training started from."
         )
     with errors_about(path):
-        check_plain(base)
+        check_no_lora_or_int8(base)
         encoder = encoder_of(base)
         if any(name.startswith("albert.pooler.") for name in tensors):
-            encoder = plain_encoder(encoder)  # which has a pooler
+            encoder = encoder_with_pooler(encoder)  # which has a pooler
         if backbone:
             model = encoder
         else:

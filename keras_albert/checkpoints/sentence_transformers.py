@@ -48,12 +48,13 @@ def is_sentence_transformers(folder: Path) -> bool:
 
 
 def load_sentence_transformers(
-    folder: Path, backbone: bool = False, **form
+    folder: Path, backbone: bool = False, **build_options
 ) -> AlbertModel:
     """Loads a folder as AlbertForTextEmbedding.
 
-    `backbone` and `form` are those of `load_huggingface`. The activation "gelu"
-    is that of transformers, with which these models were trained.
+    `backbone` and `build_options` are those of `load_huggingface`. The
+    activation "gelu" is that of transformers, with which these models were
+    trained.
     """
     modules = _modules(folder)
     encoder_folder = folder / modules[ENCODER]
@@ -63,7 +64,9 @@ def load_sentence_transformers(
             f"{modules[ENCODER] or 'the folder itself'}, and there is no "
             f"{HF_CONFIG_FILE}. Fetch it."
         )
-    encoder = load_huggingface(encoder_folder, "erf", backbone=True, **form)
+    encoder = load_huggingface(
+        encoder_folder, "erf", backbone=True, **build_options
+    )
     if backbone:
         return encoder
     _check_no_prompt(folder / SETTINGS_FILE)

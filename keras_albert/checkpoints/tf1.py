@@ -65,7 +65,9 @@ def find_tf1(source: Path) -> list[Path]:
     return released or found
 
 
-def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
+def load_tf1_model(
+    prefix: Path, backbone: bool = False, **build_options
+) -> AlbertModel:
     """Loads a TF1 checkpoint; the head is chosen by the names of its weights.
 
     `prefix` is its path without `.index`. `albert_config.json` must be beside
@@ -84,7 +86,9 @@ def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
     config = AlbertConfig.from_json(config_file)
     stored = sum(value.size for value in tensors.values())
     check_plausible(config, stored, str(config_file))
-    encoder = AlbertBackbone(config, tokenizer=_vocabulary(prefix), **form)
+    encoder = AlbertBackbone(
+        config, tokenizer=_vocabulary(prefix), **build_options
+    )
     model = encoder if backbone else _with_head(encoder, tensors, prefix)
     imported(model, tensors, "tf1", str(prefix), ignore_heads=backbone)
     return model

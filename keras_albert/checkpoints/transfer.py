@@ -18,8 +18,8 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import (
     AlbertModel,
+    check_no_lora_or_int8,
     check_not_quantized,
-    check_plain,
     own_paths,
 )
 from keras_albert.modeling.config import AlbertConfig
@@ -104,7 +104,7 @@ def imported(
     """
     config = model.config
     check_groups(config, dialect)
-    check_plain(model)
+    check_no_lora_or_int8(model)
     targets = variables(model)
     values: dict[str, np.ndarray] = {}
     problems, used, known = [], set(), set()
@@ -189,7 +189,7 @@ def read_projection(
     return tensors, config.replace(project_equal_sizes=True)
 
 
-def plain_encoder(backbone: AlbertBackbone) -> AlbertBackbone:
+def encoder_with_pooler(backbone: AlbertBackbone) -> AlbertBackbone:
     """The encoder itself, or a copy with a pooler and without adapters.
 
     In a copy LoRA adapters are merged, and a missing pooler has random weights.

@@ -221,11 +221,11 @@ def one_process() -> bool:
 
 
 def to_numpy(variable) -> np.ndarray:
-    """The whole value of a variable, even if several devices hold parts."""
-    if keras.backend.backend() == "jax":
-        from keras_albert.distribution.jax_mesh import whole
+    """The whole value of a variable, even if several devices hold parts.
 
-        return whole(variable.value)
+    On JAX a process holds all parts of a weight, as the model axis of the mesh
+    lies within a process.
+    """
     return ops.convert_to_numpy(variable)
 
 

@@ -101,7 +101,7 @@ class Mesh(Devices):
     def _outputs_alone(self, model: keras.Model, x):
         """Computes outputs on one device, with a copy of the weights."""
         weights, rest = (
-            [whole(variable.value) for variable in group]
+            [np.asarray(variable.value) for variable in group]
             for group in (
                 model.trainable_variables,
                 model.non_trainable_variables,
@@ -243,25 +243,6 @@ def check_shares(config: AlbertConfig, shares: int) -> None:
                 f"`model_parallel` must divide the model's {name}={size}. "
                 f"Received: model_parallel={shares}."
             )
-
-
-def whole(array: jax.Array) -> np.ndarray:
-    """Copies an array to the host if this process holds all of its parts.
-
-    NumPy refuses to convert an array of which other processes hold parts,
-    even if this process has a copy of each part. With model parallelism that
-    is the case for every divided weight, as the model axis lies within a
-    process. The array is then assembled part by part.
-    """
-    if array.is_fully_addressable or array.is_fully_replicated:
-        return np.asarray(array)
-    result = np.empty(array.shape, array.dtype)
-    missing = np.ones(array.shape, bool)
-    for shard in array.addressable_shards:
-        result[shard.index] = shard.data
-        missing[shard.index] = False
-    assert not missing.any(), "the model axis lies within a process"
-    return result
 
 
 def _join(config: DeviceConfig) -> bool:

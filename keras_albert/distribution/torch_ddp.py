@@ -32,21 +32,21 @@ class Ranks(Devices):
         processes = launched_processes(config.processes)
         # Processes of torchrun connect to torchrun, which listens at the
         # address in the environment variables.
-        meeting = "env://"
+        init_method = "env://"
         if distributed.is_initialized():
             raise AlbertError(
                 "PyTorch has a process group already. Begin in a Python "
                 "process without one: torch.distributed.destroy_process_group."
             )
         if config.processes.coordinator is not None:
-            meeting = f"tcp://{processes.coordinator}"
+            init_method = f"tcp://{processes.coordinator}"
             wait_for_processes(processes)
         if torch.cuda.is_available():
             torch.cuda.set_device(_gpu_of(processes, torch.cuda.device_count()))
         try:
             distributed.init_process_group(
                 "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-                init_method=meeting,
+                init_method=init_method,
                 world_size=processes.count,
                 rank=processes.index,
                 timeout=datetime.timedelta(seconds=processes.wait),

@@ -9,7 +9,7 @@ from keras_albert.checkpoints.huggingface import safetensors
 from keras_albert.checkpoints.load import head_name, load
 from keras_albert.checkpoints.lora import (
     ADAPTER_FOLDER,
-    PlainFolder,
+    MergedModelFolder,
     divide_classifier,
 )
 from keras_albert.errors import AlbertError
@@ -198,7 +198,7 @@ def model_folder(
     content = predictor.model, predictor.tokenizer, predictor.settings()
     if run.lora_rank is None and run.freeze is None:
         return ModelFolder(*content)
-    return PlainFolder(*content, run.model, start)
+    return MergedModelFolder(*content, run.model, start)
 
 
 def finish_adapter(folder: Path, report: dict) -> None:

@@ -168,7 +168,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
             AlbertError: an id or label is out of range, or texts or labels
                 have a form that the model does not accept.
         """
-        with feeding().plain_errors(self):
+        with feeding().unwrapped_errors(self):
             signature = inspect.signature(super().fit)
             given = signature.bind(x, y, *args, **kwargs).arguments
             feeding().check_read_once(given, validation_data)
@@ -199,13 +199,13 @@ class AlbertModel(KeepsJaxState, keras.Model):
         self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """`keras.Model.evaluate` for the inputs of `fit`, checked first."""
-        with feeding().plain_errors(self):
+        with feeding().unwrapped_errors(self):
             x, y, kwargs = feeding().fed(self, x, y, kwargs)
             return super().evaluate(x, y, *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """`keras.Model.predict` for the inputs of `fit`, checked first."""
-        with feeding().plain_errors(self):
+        with feeding().unwrapped_errors(self):
             x, _, _ = feeding().fed(self, x)
             return super().predict(x, *args, **kwargs)
 
@@ -474,7 +474,7 @@ def check_not_quantized(model: AlbertModel) -> None:
         )
 
 
-def check_plain(model: AlbertModel) -> None:
+def check_no_lora_or_int8(model: AlbertModel) -> None:
     """Raises AlbertError if a model is quantized or has LoRA adapters."""
     check_not_quantized(model)
     adapted = [p for p, each in model.leaves().items() if each.lora_enabled]

@@ -287,7 +287,10 @@ class AlbertForTokenClassification(HeadedModel):
         check_equally_many(texts=texts, labels=labels)
         numbers = {name: i for i, name in enumerate(self.labels or ())}
         labels = [
-            [numbers.get(each, each) for each in row]
+            [
+                numbers.get(each, each) if isinstance(each, str) else each
+                for each in row
+            ]
             if isinstance(row, list | tuple)
             else row
             for row in labels

@@ -21,7 +21,7 @@ from keras_albert.errors import (
     check_positive_number,
     check_probability,
     errors_about,
-    make_plain,
+    to_python_numbers,
 )
 
 # The most blocks that a model may apply. The deepest published ALBERT has 48.
@@ -137,7 +137,7 @@ class AlbertConfig:
     transformers and KerasHub; the reference has no projection then"""
 
     def __post_init__(self):
-        make_plain(self)
+        to_python_numbers(self)
         for field in dataclasses.fields(self):
             if field.type is int and field.name != "relaxed_rank":
                 check_positive(field.name, getattr(self, field.name))

@@ -11,7 +11,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import (
     AlbertModel,
     check_model,
-    check_plain,
+    check_no_lora_or_int8,
     own_paths,
 )
 from keras_albert.modeling.classification import (
@@ -222,9 +222,9 @@ def mean_weights(models: Sequence[AlbertModel]) -> AlbertModel:
     """
     check_members(models)
     first, *others = models
-    check_plain(first)
+    check_no_lora_or_int8(first)
     for number, model in enumerate(others, start=2):
-        check_plain(model)
+        check_no_lora_or_int8(model)
         if _architecture(model) != _architecture(first):
             raise AlbertError(
                 "weights can be averaged of models of the same architecture. "

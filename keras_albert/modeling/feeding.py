@@ -31,7 +31,7 @@ from keras_albert.modeling.streams import (
     check_gives_ids,
     check_read_once,
     is_stream,
-    plain_errors,
+    unwrapped_errors,
 )
 from keras_albert.private_apis import is_placeholder
 from keras_albert.text.tokenizer import (
@@ -48,8 +48,8 @@ __all__ = (
     "fill_masks",
     "masked_rows",
     "named_texts",
-    "plain_errors",
     "tokenized",
+    "unwrapped_errors",
 )
 
 

@@ -3,6 +3,8 @@
 Letters: B batch, S sequence length.
 """
 
+from collections.abc import Mapping
+
 import keras
 import numpy as np
 
@@ -54,7 +56,8 @@ def is_column(inputs) -> bool:
         and not hasattr(inputs, "shape")
         and not hasattr(inputs, "dtype")
         and not isinstance(
-            inputs, str | bytes | dict | list | tuple | keras.utils.PyDataset
+            inputs,
+            str | bytes | Mapping | list | tuple | keras.utils.PyDataset,
         )
     )
 

@@ -45,14 +45,15 @@ def load_model(
             registered with Keras, has a config whose sizes do not match its
             weights, or has a weight that is not finite.
     """
-    form = checked_form(dtype, loop, remat)
+    build_options = checked_build_options(dtype, loop, remat)
     model = _read(path)
     if isinstance(model, AlbertModel):
-        return in_form(model, form)
-    if form:
+        return with_build_options(model, build_options)
+    if build_options:
         raise AlbertError(
-            f"{path}: `{next(iter(form))}` is for models of this package. "
-            f"Received: a file of {type(model).__name__}. Leave it out."
+            f"{path}: `{next(iter(build_options))}` is for models of this "
+            f"package. Received: a file of {type(model).__name__}. Leave "
+            "it out."
         )
     return model
 
@@ -109,7 +110,7 @@ def _damaged(path: Path, error: Exception) -> AlbertError:
     )
 
 
-def checked_form(dtype, loop: str | None, remat: bool | None) -> dict:
+def checked_build_options(dtype, loop: str | None, remat: bool | None) -> dict:
     """Checks the arguments, and returns those that are not None by name."""
     if loop is not None:
         check_choice("loop", loop, LOOPS)
@@ -117,8 +118,8 @@ def checked_form(dtype, loop: str | None, remat: bool | None) -> dict:
         check_flag("remat", remat)
     if dtype is not None:
         dtype = _policy_name(dtype)
-    form = {"dtype": dtype, "loop": loop, "remat": remat}
-    return {name: value for name, value in form.items() if value is not None}
+    given = {"dtype": dtype, "loop": loop, "remat": remat}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _policy_name(dtype) -> str:
@@ -136,23 +137,29 @@ def _policy_name(dtype) -> str:
     return policy.name
 
 
-def in_form(model: AlbertModel, form: dict) -> AlbertModel:
+def with_build_options(model: AlbertModel, build_options: dict) -> AlbertModel:
     """The model, or a copy of it with another dtype, loop or remat.
 
-    `form` is the result of `checked_form`. If it has no dtype, the model gets
-    the global policy of Keras, unless that is the default (float32) or the
-    model is quantized: then the model keeps the policy in its file.
+    `build_options` is the result of `checked_build_options`. If it has no
+    dtype, the model gets the global policy of Keras, unless that is the default
+    (float32) or the model is quantized: then it keeps the policy in its file.
     """
-    backbone = encoder_of(model)  # of an ensemble that of its first member
+    backbones = [
+        encoder_of(each) for each in getattr(model, "members", [model])
+    ]
     now = {
-        "dtype": backbone.dtype_policy.name,
-        "loop": backbone.encoder.loop,
-        "remat": backbone.encoder.remat,
+        "dtype": {each.dtype_policy.name for each in backbones},
+        "loop": {each.encoder.loop for each in backbones},
+        "remat": {each.encoder.remat for each in backbones},
     }
     policy = keras.config.dtype_policy().name
     if policy != "float32" and not quantized_paths(model):
-        form = {"dtype": policy, **form}
-    changed = {name: form[name] for name in form if form[name] != now[name]}
+        build_options = {"dtype": policy, **build_options}
+    changed = {
+        name: build_options[name]
+        for name in build_options
+        if {build_options[name]} != now[name]
+    }
     if not changed:
         return model
     copy = rebuilt(model, **changed)
@@ -161,7 +168,7 @@ def in_form(model: AlbertModel, form: dict) -> AlbertModel:
 
 
 def rebuilt(
-    model: AlbertModel, read=ops.convert_to_numpy, **form
+    model: AlbertModel, read=ops.convert_to_numpy, **build_options
 ) -> AlbertModel:
     """A copy with another dtype, loop or remat, and without vocabulary.
 
@@ -172,16 +179,16 @@ def rebuilt(
     config = model.get_config()
     members = [member["config"] for member in config.get("members", ())]
     for each in members or [config]:
-        _set_form(each, form)
+        _set_form(each, build_options)
     copy = type(model).from_config(config)
     copy.set_weights([read(weight) for weight in model.weights])
     return copy
 
 
-def _set_form(config: dict, form: dict) -> None:
+def _set_form(config: dict, build_options: dict) -> None:
     """Changes the config of a backbone, or of a model with a backbone."""
     if "backbone" in config:
-        if "dtype" in form:
-            config["dtype"] = form["dtype"]
+        if "dtype" in build_options:
+            config["dtype"] = build_options["dtype"]
         config = config["backbone"]["config"]
-    config.update(form)
+    config.update(build_options)

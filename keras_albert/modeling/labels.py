@@ -4,7 +4,7 @@ Without the check, a label out of range fails in the middle of a graph
 (TensorFlow, PyTorch), or the model silently trains on nonsense (JAX).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -18,8 +18,9 @@ CORRECT = "Correct it: labels are numbered from 0."
 class Classes(NamedTuple):
     """The valid labels of an output."""
 
-    count: int
-    """labels are from 0 to count - 1; in a TensorFlow graph an int32 scalar"""
+    count: Any
+    """labels are from 0 to count - 1: an int; an int32 scalar in a graph of
+    TensorFlow; None if the shape of the inputs is not known"""
     why: str
     """what determines that number, for error messages"""
     names: tuple | None = None
@@ -246,8 +247,8 @@ def ignored_class(loss) -> int | None:
 def graph_labels(y, classes: dict, losses):
     """`checked_labels` for tensors in a TensorFlow graph.
 
-    A wrong label fails an Assert operation of the graph. `streams.plain_errors`
-    extracts its message from the error of TensorFlow.
+    A wrong label fails an Assert operation of the graph, whose message
+    `streams.unwrapped_errors` extracts from the error of TensorFlow.
     """
     return _of_outputs(_graph_checked, y, classes, losses)
 

@@ -318,7 +318,11 @@ def _intermediate(config: AlbertConfig, weights, x, fused_ops):
 
 
 def _normalized_sum(weights, x, residual, fused_ops):
-    """LayerNorm of x + residual, [B S, H], computed in float32."""
+    """LayerNorm of x + residual, [B S, H], with statistics in float32.
+
+    `fused_ops` also add in float32. Without them the sum has the compute dtype,
+    so that in mixed precision both differ in the last bits.
+    """
     gamma, beta = weights["gamma"], weights["beta"]
     if fused_ops:
         return fused_ops.add_and_normalize(x, residual, gamma, beta)

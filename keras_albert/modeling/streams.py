@@ -286,7 +286,7 @@ def _as_dataset(loader, batches: Iterator[tuple]):
 
 
 @contextlib.contextmanager
-def plain_errors(model) -> Iterator[None]:
+def unwrapped_errors(model) -> Iterator[None]:
     """Extracts an AlbertError from the long error that a pipeline raises.
 
     tf.data and the worker processes of a DataLoader wrap an AlbertError in

@@ -10,7 +10,7 @@ from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.base import (
     AlbertModel,
     check_model,
-    check_plain,
+    check_no_lora_or_int8,
     own_paths,
 )
 from keras_albert.modeling.config import AlbertConfig
@@ -105,7 +105,7 @@ def _check_same_computation(ours: AlbertConfig, theirs: AlbertConfig) -> None:
 
 def _backbone(model: AlbertModel) -> AlbertBackbone:
     check_model(model)
-    check_plain(model)
+    check_no_lora_or_int8(model)
     return encoder_of(model)
 
 

@@ -7,7 +7,7 @@ and compared with the size of the weights file.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -102,7 +102,7 @@ def check_keras_archive(path: Path, archive: ZipFile) -> None:
         content,
         _ENCODER_KEYS,
         config_of,
-        "num_labels",
+        {"num_labels", "projection"},
         stored,
         path,
         _LAYER_KEYS,
@@ -122,7 +122,7 @@ def check_sizes(
     content: object,
     encoder_keys: frozenset | set,
     config_of: Callable[[Mapping], AlbertConfig],
-    outputs_key: str,
+    outputs_keys: Iterable[str],
     stored: int,
     path: Path,
     other_keys: frozenset = frozenset(),
@@ -130,17 +130,30 @@ def check_sizes(
     """Calls `check_plausible` for every encoder config in a JSON value.
 
     An encoder config is an object that has all `encoder_keys`, and none of
-    `other_keys`. A head has its number of outputs at `outputs_key`; the largest
-    one counts.
+    `other_keys`. A head has its number of outputs at one of `outputs_keys`; the
+    largest one counts, for every layer if each has a classifier of its own.
     """
-    found = (x[outputs_key] for x in _objects_with(content, {outputs_key}))
-    outputs = [count for count in found if type(count) is int]
+    outputs = [
+        part[key] * (_layers_of(content) if part.get("exits") == "own" else 1)
+        for key in outputs_keys
+        for part in _objects_with(content, {key})
+        if type(part[key]) is int
+    ]
     for part in _objects_with(content, encoder_keys):
         if other_keys & part.keys():
             continue
         with errors_about(path):
             config = config_of(part)
         check_plausible(config, stored, str(path), max(outputs, default=0))
+
+
+def _layers_of(content: object) -> int:
+    """The largest number of layers of an encoder config in a JSON value."""
+    counts = [
+        part["num_hidden_layers"]
+        for part in _objects_with(content, {"num_hidden_layers"})
+    ]
+    return max((n for n in counts if type(n) is int), default=1)
 
 
 def _objects_with(content: object, keys: frozenset | set) -> Iterator[Mapping]:

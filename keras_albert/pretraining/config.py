@@ -17,7 +17,7 @@ from keras_albert.errors import (
     check_positive,
     check_probability,
     check_seed,
-    make_plain,
+    to_python_numbers,
 )
 from keras_albert.modeling.config import (
     LOOPS,
@@ -85,7 +85,7 @@ class ExampleConfig:
     number makes every batch a little larger"""
 
     def __post_init__(self):
-        make_plain(self)
+        to_python_numbers(self)
         sizes = "sequence_length max_predictions ngram max_examples"
         check_fields(check_positive, self, sizes)
         check_fields(check_flag, self, "pack cross_sep")

@@ -12,7 +12,7 @@ from keras_albert.errors import (
     check_positive,
     check_positive_number,
     is_number,
-    make_plain,
+    to_python_numbers,
 )
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT, POOLINGS
 from keras_albert.tasks.names import (
@@ -60,7 +60,7 @@ class EarlyExit:
     tolerance: float | None = None
 
     def __post_init__(self):
-        make_plain(self)
+        to_python_numbers(self)
         names = ("patience", "confidence", "layers")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:

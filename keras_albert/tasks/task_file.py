@@ -24,7 +24,10 @@ from keras_albert.download import locate
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
-from keras_albert.modeling.keras_file import checked_form, in_form
+from keras_albert.modeling.keras_file import (
+    checked_build_options,
+    with_build_options,
+)
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.storage import REPORT_FILE, RUN_FILE, local_path, read_json
 from keras_albert.tasks.config import (
@@ -192,7 +195,7 @@ def load_with_task(
 
     Arguments are those of `load`, for any source; its task may be WEIGHTS.
     """
-    form = checked_form(dtype, loop, remat)
+    build_options = checked_build_options(dtype, loop, remat)
     path = locate(source)
     # Presets of KerasHub have a task.json, too.
     is_run = not is_keras_hub(path) and any(
@@ -200,7 +203,9 @@ def load_with_task(
     )
     adapted = is_adapter(path)
     if adapted or not is_run or gelu != DEFAULT_GELU:
-        loaded = ModelFolder.without_task(load(source, gelu=gelu, **form))
+        loaded = ModelFolder.without_task(
+            load(source, gelu=gelu, **build_options)
+        )
         if adapted and (path / TASK_FILE).is_file():
             task = read_json(path / TASK_FILE)
             with not_as_written(path / TASK_FILE):
@@ -213,13 +218,15 @@ def load_with_task(
     loaded = ModelFolder.load(path)
     with not_as_written(path / TASK_FILE):
         check_task(loaded.task, head_of(loaded.model))
-    return dataclasses.replace(loaded, model=in_form(loaded.model, form))
+    return dataclasses.replace(
+        loaded, model=with_build_options(loaded.model, build_options)
+    )
 
 
 def load_models(
     source: str | Path | Sequence[str | Path],
     average: str = ModelsUse.average,
-    **form: Any,
+    **build_options: Any,
 ) -> ModelFolder:
     """Reads a model, or several as one, with the settings of the first.
 
@@ -228,7 +235,7 @@ def load_models(
             the models of all seeds that did not diverge; or a list of sources.
             An ensemble does not stop early: rules that are stored are left out.
         average: what is averaged of several models, one of AVERAGES.
-        form: further arguments of `load_with_task`.
+        build_options: further arguments of `load_with_task`.
 
     Raises:
         AlbertError: as `load_with_task`, or the models do not belong together.
@@ -243,7 +250,7 @@ def load_models(
             "`average` is for several models. Received: one, "
             f"{sources[0]}. Leave --average out."
         )
-    first, *others = [load_with_task(each, **form) for each in sources]
+    first, *others = [load_with_task(each, **build_options) for each in sources]
     for path, other in zip(sources[1:], others, strict=True):
         for name in ("task", "labels"):
             if other.task.get(name) != first.task.get(name):

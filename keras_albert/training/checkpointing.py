@@ -136,10 +136,10 @@ class Checkpoints:
             try:
                 found = self._read(step)
             except DamagedCheckpoint as error:
-                print(
-                    f"warning: {error} The checkpoint before it is used.",
-                    file=sys.stderr,
+                hint = (
+                    "" if step == steps[0] else " The one before it is tried."
                 )
+                print(f"warning: {error}{hint}", file=sys.stderr)
                 damaged.append(step)
                 continue
             # Damaged checkpoints are renamed only now: if the origin differs,

@@ -288,9 +288,9 @@ class TrainingSteps(keras.callbacks.Callback):
     def run(self) -> None:
         """Trains until the last step, or until the run is asked to stop."""
         if self._ended_interval is None:
-            self._ask()
+            self._exchange_flags()
         else:
-            self.finish_interval()  # also calls _ask, if it validates
+            self.finish_interval()  # exchanges flags, too, if it validates
         if self.training.is_finished(self.log) or self._stopping:
             return
         batches = self.training.batches_from(self.step)
@@ -298,8 +298,12 @@ class TrainingSteps(keras.callbacks.Callback):
             warnings.filterwarnings("ignore", _UNUSED_POOLER, UserWarning)
             self.devices.fit(self.model, batches, [self])
 
-    def _ask(self, failed: bool = False) -> bool:
-        """Whether training has failed in any process; stops all if one must."""
+    def _exchange_flags(self, failed: bool = False) -> bool:
+        """Exchanges `failed` and requests to stop with all processes.
+
+        If any process was asked to stop, all of them stop after this step.
+        Returns whether training has failed in any process.
+        """
         failed, self._stopping = self.devices.any(
             failed, self.stop.signal is not None
         )
@@ -355,8 +359,12 @@ class TrainingSteps(keras.callbacks.Callback):
 
     def _check(self, step: int, means: LogRow) -> None:
         """Raises Diverged in every process if the loss of one is not finite."""
-        if self._ask(failed=not _is_finite(means)):
-            raise Diverged.at(step, f"the loss is {means['loss']}")
+        is_finite = _is_finite(means)
+        if self._exchange_flags(failed=not is_finite):
+            reason = f"the loss is {means.get('loss')}"
+            if is_finite:
+                reason = "the loss of another process is not finite"
+            raise Diverged.at(step, reason)
 
     def _save(self, logs: dict) -> None:
         model = self.model  # on JAX, this puts the weights into it
@@ -390,7 +398,7 @@ class TrainingSteps(keras.callbacks.Callback):
         model = self.model
         row = {
             "step": self.step,
-            "learning_rate": plain(model.optimizer).last_learning_rate,
+            "learning_rate": unwrapped(model.optimizer).last_learning_rate,
             **self._ended_interval,
         }
         with averaged_weights(model):
@@ -415,7 +423,7 @@ class TrainingSteps(keras.callbacks.Callback):
         measured = self.training.validate(
             lambda: self.devices.count == 1 and bool(self.stop.signal)
         )
-        self._ask()
+        self._exchange_flags()
         if not self._stopping and not math.isfinite(measured.get("loss", 0.0)):
             raise Diverged.at(
                 self.step, f"the held-out loss is {measured['loss']}"
@@ -497,7 +505,7 @@ class _StopEvaluation(keras.callbacks.Callback):
         self.model.stop_evaluating = self.stopped()
 
 
-def plain(optimizer: keras.optimizers.Optimizer) -> Lamb:
+def unwrapped(optimizer: keras.optimizers.Optimizer) -> Lamb:
     """Returns the optimizer inside a LossScaleOptimizer, or else itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
@@ -508,7 +516,7 @@ def averaged_weights(model: keras.Model):
 
     Without moving averages nothing changes.
     """
-    averages = plain(model.optimizer).averages
+    averages = unwrapped(model.optimizer).averages
     if not averages:
         yield
         return

@@ -1,6 +1,7 @@
 """Plots the log of a run."""
 
-import importlib.util
+import functools
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
 PANELS = ("loss", "accuracy", "{best}", "tokens_per_second")
 
 
+@functools.cache
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
+    """Whether matplotlib can be imported; a broken one counts as missing."""
+    try:
+        importlib.import_module("matplotlib.figure")
+    except Exception:  # not only ImportError: it may be built for another NumPy
+        return False
+    return True
 
 
 def new_figure(width: float, height: float) -> "Figure":

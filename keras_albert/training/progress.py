@@ -53,7 +53,8 @@ class ProgressBar:
         return self
 
     def __exit__(self, *_):
-        self._progress.stop()
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._progress.stop()
 
     def begin_at(self, step: int) -> None:
         """Starts at a step of a resumed run; the time left counts from it."""
@@ -71,13 +72,18 @@ class ProgressBar:
 
     def line(self, text: str) -> None:
         """Prints a line, on a terminal above the bar."""
-        if self._progress.disable:
-            # The reader of a pipe may be gone, which is no reason to stop.
-            with contextlib.suppress(BrokenPipeError):
+        console, is_terminal = (
+            self._progress.console,
+            not self._progress.disable,
+        )
+        # The terminal or the reader of a pipe may be gone: no reason to stop.
+        with contextlib.suppress(OSError):
+            if is_terminal:
+                console.print(text, highlight=False, markup=False)
+            else:
                 print(text, flush=True)
+        if not is_terminal:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-        else:
-            self._progress.console.print(text, highlight=False, markup=False)
 
 
 def shown_values(values: LogRow) -> str:

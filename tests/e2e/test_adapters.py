@@ -342,6 +342,14 @@ def test_what_an_adapter_cannot_be(
 
 
 @pytest.mark.on_torch
+def test_an_adapter_of_itself(adapter, tmp_path):
+    copy = changed_copy(adapter, tmp_path, **{BASE: "?"})
+    edit_json(copy / "adapter_config.json", **{BASE: str(copy)})
+    with pytest.raises(ka.AlbertError, match="names this adapter itself"):
+        ka.load(copy)
+
+
+@pytest.mark.on_torch
 def test_tensors_that_do_not_fit(folder, adapter, tmp_path):
     from safetensors.numpy import load_file, save_file
 

@@ -5,6 +5,7 @@ their own subject (fields of a config file, vocabularies, ids out of range in
 each loop, the command line) are in the tests beside it.
 """
 
+import collections
 import types
 
 import keras
@@ -88,6 +89,10 @@ BACKBONES = [
     row(
         "160 pieces.*vocab_size=61.*trained with",
         lambda h: ka.AlbertBackbone(EXCHANGED, tokenizer=h.tokenizer),
+    ),
+    row(
+        "Inputs must be a dict .*Received: UserDict",
+        lambda h: h.bare(collections.UserDict(token_ids=np.ones((1, 4)))),
     ),
     row("end in .keras.*'model.h5'", lambda h: h.bare.save("model.h5")),
     row("alpha=0", lora(2, alpha=0)),
@@ -321,6 +326,7 @@ TEXTS = [
     row(r"needs a label.*\[0\] for 2 words", labelled([["a", "b"]], [[0]])),
     row("needs a label.*Received: 0", labelled([["a"]], [0])),
     row("from 0 to 2. Received: 3 for 'a'", labelled([["a"]], [[3]])),
+    row(r"from 0 to 2. Received: \[1\] for 'a'", labelled([["a"]], [[[1]]])),
     row(
         "from 0 to 1, or one of 'O', 'LOC'. Received: 'PER' for 'a'",
         lambda h: Words(h.backbone, labels=("O", "LOC")).word_examples(

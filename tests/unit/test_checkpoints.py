@@ -15,11 +15,12 @@ from small import EXCHANGED as CONFIG, numpy, randomized, same_weights
 import keras_albert as ka
 from keras_albert import download as places
 from keras_albert.checkpoints import huggingface_config
+from keras_albert.checkpoints.load import _architecture
 from keras_albert.checkpoints.names import check_groups, name_table
 from keras_albert.checkpoints.transfer import (
+    encoder_with_pooler,
     exported,
     imported,
-    plain_encoder,
     variables,
     weights_of,
 )
@@ -158,7 +159,7 @@ def test_what_is_not_written(tmp_path):
 
 def test_a_pooler_is_added():
     bare = randomized(ka.AlbertBackbone(CONFIG, pooler=False))
-    first, second = plain_encoder(bare), plain_encoder(bare)
+    first, second = encoder_with_pooler(bare), encoder_with_pooler(bare)
     assert same_weights(first, second)
     values, before = weights_of(first), weights_of(bare)
     assert values.keys() - before.keys() == {"pooler/kernel", "pooler/bias"}
@@ -166,7 +167,7 @@ def test_a_pooler_is_added():
     assert not values["pooler/bias"].any()
     for name, value in before.items():
         assert np.array_equal(value, values[name])
-    assert plain_encoder(first) is first
+    assert encoder_with_pooler(first) is first
 
 
 # Sources.
@@ -392,10 +393,23 @@ def test_two_biases_of_a_decoder(folder, zeros):
     changed = [k for k in found if not np.array_equal(found[k], expected[k])]
     (name,) = changed
     np.testing.assert_array_equal(found[name], bias)
-    tensors[zeros] = bias + 1
-    save_file(tensors, path)
-    with pytest.raises(ka.AlbertError, match=r"decoder\.bias differs from"):
-        ka.load(folder)
+    for other in (bias + 1, np.zeros(60, "float32")):
+        tensors[zeros] = other
+        save_file(tensors, path)
+        with pytest.raises(ka.AlbertError, match=r"decoder\.bias differs from"):
+            ka.load(folder)
+
+
+def test_the_name_of_a_head(folder):
+    for names, expected in (
+        (["AlbertModel"], "AlbertModel"),
+        ("AlbertModel", None),
+        ([5], None),
+        ({"a": 1}, None),
+        ([], None),
+    ):
+        edit_json(folder / "config.json", architectures=names)
+        assert _architecture(folder) == expected
 
 
 def test_vocabularies_that_do_not_fit(tmp_path, tiny_vocab, tokenizer):

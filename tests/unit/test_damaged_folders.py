@@ -293,10 +293,21 @@ def test_huge_heads_and_adapters(copy):
     path = copy / "model.keras"
     message = "do not belong.*1000000000 out"
     check_forged(path, lambda config: config.update(num_labels=HUGE), message)
+    check_forged(path, lambda config: config.update(projection=HUGE), message)
+
+    def many_exits(config):
+        """Each layer has a classifier, and each seems to have few weights."""
+        encoder = config["backbone"]["config"]["config"]
+        sizes = {"num_hidden_layers": 10_000, "sharing": "all"}
+        encoder.update(sizes, num_hidden_groups=1)
+        config.update(num_labels=HUGE // 10_000, exits="own", projection=None)
+
+    check_forged(path, many_exits, "do not belong.*1000000000 out")
     lora = {"rank": HUGE, "alpha": HUGE, "targets": ["query"]}
 
     def adapt(config):
-        config.update(num_labels=2)
+        config.update(num_labels=2, exits=None)
+        config["backbone"]["config"]["config"].update(num_hidden_layers=1)
         config["backbone"]["config"].update(lora=lora)
 
     check_forged(path, adapt, "adapters of rank 1000000000")

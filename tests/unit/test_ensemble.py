@@ -135,6 +135,10 @@ def test_members_of_half_precision_are_loaded_in_float32(tmp_path):
     alone.save(tmp_path / "alone.keras")
     half = ka.load(tmp_path / "alone.keras", dtype="mixed_bfloat16")
     other = ka.load(tmp_path / "alone.keras", dtype="mixed_bfloat16")
+    AlbertEnsemble([half, member(2)]).save(tmp_path / "mixed.keras")
+    loaded = ka.load(tmp_path / "mixed.keras", dtype="mixed_bfloat16")
+    policies = [each.backbone.dtype_policy.name for each in loaded.members]
+    assert policies == ["mixed_bfloat16"] * 2
     AlbertEnsemble([half, other]).save(tmp_path / "two.keras")
     loaded = ka.load(tmp_path / "two.keras", dtype="float32")
     expected = special.log_softmax(numpy(alone(inputs())), axis=-1)

@@ -331,7 +331,7 @@ def test_a_loss_is_read_while_the_next_step_is_computed(tmp_path, monkeypatch):
 
 
 @pytest.mark.on_torch
-@pytest.mark.parametrize("where", ["_ask", "resume"])
+@pytest.mark.parametrize("where", ["_exchange_flags", "resume"])
 def test_errors_of_libraries(tmp_path, monkeypatch, where, capsys):
     """The folder is free again, as it is after our own errors."""
     failing = Mock(side_effect=MemoryError)
@@ -577,7 +577,7 @@ def test_damage_is_seen(tmp_path, how, capsys):
     assert kept.newest().step == 40
     error = capsys.readouterr().err
     assert "warning: " in error and "step-00000050" in error
-    assert "The checkpoint before it is used." in error
+    assert "The one before it is tried." in error
     kept.save(42, ARRAYS, None)
     kept.prune(None)
     assert kept.steps() == [42]

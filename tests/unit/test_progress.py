@@ -28,6 +28,23 @@ def test_a_line_a_minute_without_a_terminal(monkeypatch, capsys):
         bar.line("training goes on")
 
 
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_a_terminal_that_was_closed(monkeypatch):
+    """Without the signal that its processes usually get."""
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        with progress.ProgressBar(9) as bar:
+            bar.line("before")
+            os.close(ours)
+            bar.line("training goes on")
+            with pytest.raises(OSError, match="error"):
+                print("a check that the terminal is gone", flush=True)
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), theirs)
+
+
 def test_a_row_for_a_reader():
     row = {
         "step": 5,

@@ -1,6 +1,5 @@
 """The log of a run, and its picture."""
 
-import importlib.util
 import pickle
 import sys
 
@@ -106,8 +105,12 @@ def test_tensorboard_has_the_rows_once(tmp_path):
 
 
 def test_missing_packages(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not plots.can_draw()
+    for broken in (None, object()):  # missing, or without what it should have
+        plots.can_draw.cache_clear()
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        monkeypatch.setitem(sys.modules, "matplotlib", broken)
+        assert not plots.can_draw()
+    plots.can_draw.cache_clear()
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ka.AlbertError, match=r"keras-albert\[tensorboard\]"):
         check_tensorboard()

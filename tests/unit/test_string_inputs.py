@@ -1,6 +1,7 @@
 """Texts and labels in every form that `fit` takes: the ids are the same."""
 
 import types
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -344,6 +345,25 @@ def test_several_epochs_of_a_generator(classifier):
     history = classifier.fit(generator(), **steps, **given).history
     assert len(history["val_loss"]) == 2
     assert history["val_loss"][0] != history["val_loss"][1], "other batches"
+    classifier.set_weights(before)
+
+
+def test_weights_after_an_interrupted_batch(classifier, monkeypatch):
+    """JAX keeps those of an interrupted step, which are not the new ones."""
+    before = classifier.get_weights()
+    x = {"token_ids": np.full((2, 4), 7)}
+    classifier.predict_on_batch(x)
+    with monkeypatch.context() as patch:
+        interrupted = Mock(side_effect=KeyboardInterrupt)
+        patch.setattr(classifier, "predict_function", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            classifier.predict_on_batch(x)
+    changed = [weight + 1 for weight in before]
+    classifier.set_weights(changed)
+    with pytest.raises(AlbertError, match="7"):
+        classifier.fit(x, np.array([0, 7]), verbose=0)
+    for found, expected in zip(classifier.get_weights(), changed, strict=True):
+        np.testing.assert_array_equal(found, expected)
     classifier.set_weights(before)
 
 

@@ -7,7 +7,7 @@ from keras_albert.errors import (
     check_fields,
     check_positive,
     is_number,
-    make_plain,
+    to_python_numbers,
 )
 
 
@@ -25,7 +25,7 @@ class WindowConfig:
     """most tokens of a question; the rest is cut off (max_query_length)"""
 
     def __post_init__(self):
-        make_plain(self)
+        to_python_numbers(self)
         sizes = "sequence_length stride query_length"
         check_fields(check_positive, self, sizes)
         if self.sequence_length <= self.query_length + 3:
@@ -48,7 +48,7 @@ class AnswerConfig:
     """most tokens of an answer"""
 
     def __post_init__(self):
-        make_plain(self)
+        to_python_numbers(self)
         check_positive("n_best", self.n_best)
         check_positive("answer_length", self.answer_length)
 
@@ -89,7 +89,7 @@ class ReadingConfig:
     best F1 on the examples at hand"""
 
     def __post_init__(self):
-        make_plain(self)
+        to_python_numbers(self)
         if self.threshold is not None and not is_number(self.threshold):
             raise AlbertError(
                 "`threshold` for questions must be a number or None. Received: "
