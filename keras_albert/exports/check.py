@@ -140,14 +140,12 @@ def _examples(predictor: Predictor, run: CheckRun) -> tuple[Table, Features]:
     return table, features
 
 
-# What else may help, behind `_again`.
-MORE_BITS = "; if it has fewer than 32 bits, with more"
-
-
-def _again(run: CheckRun) -> str:
+def _remedy(run: CheckRun, or_more_bits: bool = False) -> str:
+    """What to do if an export does not compute what its model computes."""
+    more = "; if it has fewer than 32 bits, with more" if or_more_bits else ""
     return (
         f"Check that {model_names(run.model)} is the model that was exported, "
-        "and export it again"
+        f"and export it again{more}."
     )
 
 
@@ -156,7 +154,7 @@ def _judge_layers(same: float, run: CheckRun) -> None:
         raise AlbertError(
             f"{run.export}: {same:.0%} of the rows stop after the same "
             f"layer as in the model, less than {LEAST_SAME:.0%}. "
-            f"{_again(run)}{MORE_BITS}."
+            f"{_remedy(run, or_more_bits=True)}"
         )
 
 
@@ -172,20 +170,20 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
     if not largest <= limit:  # also true if `largest` is NaN
         raise AlbertError(
             f"{run.export}: an output differs from the model's by "
-            f"{largest:.2g}, more than {limit:g}. {_again(run)}."
+            f"{largest:.2g}, more than {limit:g}. {_remedy(run)}"
         )
     if report["vectors"] and not report["vectors"]["cosine"] >= LEAST_COSINE:
         raise AlbertError(
             f"{run.export}: a vector has a cosine of "
             f"{report['vectors']['cosine']:.3f} with the model's, less than "
-            f"{LEAST_COSINE}. {_again(run)}{MORE_BITS}."
+            f"{LEAST_COSINE}. {_remedy(run, or_more_bits=True)}"
         )
     same = report["same_predictions"]
     if error > LARGEST_ERROR and same < LEAST_SAME:
         raise AlbertError(
             f"{run.export}: {same:.0%} of the predictions are the model's, "
             f"less than {LEAST_SAME:.0%}, and outputs differ by {error:.2g} of "
-            f"their standard deviation. {_again(run)}{MORE_BITS}."
+            f"their standard deviation. {_remedy(run, or_more_bits=True)}"
         )
 
 

@@ -16,7 +16,7 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.tasks.serving import Answer
 
 SIGNATURES = ("serving_default", "pair")
-ASKED_AT_ONCE = 32  # texts that a signature is called with
+TEXTS_PER_CALL = 32  # texts that a signature is called with
 # Largest difference of scores, which are computed with the same weights, but in
 # rows of another length, by the data type of the computation.
 TEXT_TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
@@ -47,7 +47,7 @@ def compare_texts(
     shares = {}
     for signature in SIGNATURES:
         if signature in exported.model.signatures and rows:
-            asked = _asked(exported.model, signature, rows)
+            asked = _outputs_of_texts(exported.model, signature, rows)
             same = [
                 _alike(
                     serving.answer(outputs, given),
@@ -90,11 +90,13 @@ def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
         yield exported.definition.serving.texts(given)
 
 
-def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
-    for start in range(0, len(rows), ASKED_AT_ONCE):
-        part = [given for given, _ in rows[start : start + ASKED_AT_ONCE]]
+def _outputs_of_texts(
+    model: Exported, signature: str, rows: Sequence
+) -> Iterator[dict]:
+    for start in range(0, len(rows), TEXTS_PER_CALL):
+        part = [given for given, _ in rows[start : start + TEXTS_PER_CALL]]
         inputs = {name: [given[name] for given in part] for name in part[0]}
-        outputs = model.ask(signature, inputs)
+        outputs = model.call_signature(signature, inputs)
         for values in zip(*outputs.values(), strict=True):
             yield dict(zip(outputs, values, strict=True))
 

@@ -31,7 +31,7 @@ LAYERS = "layers"
 Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 # function from the name of a signature and its inputs by name, texts [B] or
 # (choices) [B, C], to the values of each row, by the name of the output
-Ask = Callable[[str, Mapping[str, list]], dict[str, list]]
+CallSignature = Callable[[str, Mapping[str, list]], dict[str, list]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Exported:
     """Runs an exported model; replaces the Keras model in a `Predictor`."""
 
     run: Run
-    # names of the signatures that `ask` takes; none if it takes no texts
+    # the signatures that `call_signature` knows; none if it takes no texts
     signatures: frozenset[str] = frozenset()
-    ask: Ask | None = None
+    call_signature: CallSignature | None = None
     early_exit: EarlyExit | None = None  # when the exported graph stops
     # whether the first batch of each shape takes longer, as in `AlbertModel`
     compiles_each_shape: bool = False
@@ -190,14 +190,16 @@ def _load_saved_model(path: Path, threads: int) -> Exported:
             for name, value in found.items()
         }
 
-    def ask(signature: str, inputs: Mapping[str, list]) -> dict[str, list]:
+    def call_signature(
+        signature: str, inputs: Mapping[str, list]
+    ) -> dict[str, list]:
         texts = {name: tf.constant(value) for name, value in inputs.items()}
         return {
             name: [_as_text(row) for row in value.tolist()]
             for name, value in outputs(signature, **texts).items()
         }
 
-    return Exported(run, frozenset(loaded.signatures), ask)
+    return Exported(run, frozenset(loaded.signatures), call_signature)
 
 
 def _as_text(value):

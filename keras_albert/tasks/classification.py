@@ -284,8 +284,8 @@ class _SeveralServing(Serving):
     def signatures(self, graph):
         from keras_albert.tasks import classification_graph as graphs
 
-        use = graph.use
-        decode = graphs.decode_several(use.labels, use.threshold)
+        predictor = graph.predictor
+        decode = graphs.decode_several(predictor.labels, predictor.threshold)
         return graphs.serve_texts(graph, decode)
 
     def answer(self, outputs, given):

@@ -29,14 +29,17 @@ def serve_texts(
     def serve_pairs(text, pair):
         return decode(graph.by_length(text, pair)["logits"])
 
-    if graph.use.reads_pairs:
+    if graph.predictor.reads_pairs:
         return {"serving_default": serve_pairs, "pair": serve_pairs}
     return {"serving_default": serve}
 
 
 def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
     """`serve_texts` for classes, and `classify` for single texts."""
-    names, threshold = tf.constant(graph.use.labels), graph.use.threshold
+    names, threshold = (
+        tf.constant(graph.predictor.labels),
+        graph.predictor.threshold,
+    )
 
     def decode(logits):
         probabilities = tf.nn.softmax(logits)
@@ -50,7 +53,7 @@ def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
         }
 
     functions = serve_texts(graph, decode)
-    if not graph.use.reads_pairs:
+    if not graph.predictor.reads_pairs:
         functions["classify"] = classify(functions["serving_default"])
     return functions
 

@@ -32,7 +32,7 @@ def serve_masks(graph: ServingGraph) -> tuple[Callable, Callable]:
         batch, the others are "", 0 and NO_PIECE; M is at least 1. Masks beyond
         the longest row are ignored.
     """
-    tokenizer, model = graph.use.tokenizer, graph.use.model
+    tokenizer, model = graph.predictor.tokenizer, graph.predictor.model
     blank = tokenizer.piece_to_id(WORD_MARK)
 
     @graph.of_rows
@@ -47,7 +47,7 @@ def serve_masks(graph: ServingGraph) -> tuple[Callable, Callable]:
 
     def fill_mask(text):
         ids = _masked_ids(graph.tokenizer, text, blank)
-        rows = graph.tokenizer.pack(ids, None, graph.use.sequence_length)
+        rows = graph.tokenizer.pack(ids, None, graph.predictor.sequence_length)
         return best_pieces(tokenizer, logits_at_masks(rows))
 
     def fill_ids(token_ids):

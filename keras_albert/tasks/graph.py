@@ -34,7 +34,7 @@ WINDOWS_AT_ONCE = 32  # of long texts, so that memory does not grow with them
 TEXTS_AT_ONCE = 8
 
 
-class Use(Protocol):
+class ServedPredictor(Protocol):
     """A model and its settings: a `Predictor`."""
 
     model: AlbertModel
@@ -64,23 +64,23 @@ class ServingGraph:
 
     def __init__(
         self,
-        use: Use,
+        predictor: ServedPredictor,
         inputs: list[str],
         output: str,
         weights: str,
         rows_leave: bool = True,
     ):
-        if use.early_exit is not None:
-            check_can_export(use.model)
-        self.use = use
+        if predictor.early_exit is not None:
+            check_can_export(predictor.model)
+        self.predictor = predictor
         self.inputs = inputs
         self.output = output
         self._rows_leave = rows_leave
-        self.tokenizer = GraphTokenizer(use.tokenizer)
+        self.tokenizer = GraphTokenizer(predictor.tokenizer)
         # Further objects with tables or weights that a function needs: a
         # SavedModel only contains what is reachable from its attributes.
         self.kept = []
-        model = use.model
+        model = predictor.model
         self._stored = [
             (variable, _stored(variable, weights)) for variable in model.weights
         ]
@@ -112,7 +112,10 @@ class ServingGraph:
         of the time of a short request. Vectors are small, and some of them stay
         float32 in a layer that computes in another data type.
         """
-        scope, computed = keras.StatelessScope(), _computed_in(self.use.model)
+        scope, computed = (
+            keras.StatelessScope(),
+            _computed_in(self.predictor.model),
+        )
         for variable, value in self._stored:
             is_matrix = len(value.shape) > 1
             as_stored = {value.dtype.name} == computed[id(variable)]
@@ -123,7 +126,7 @@ class ServingGraph:
         return scope
 
     def _outputs(self, rows: Tensors) -> Tensors:
-        model = self.use.model
+        model = self.predictor.model
         if model.axes != ROW:  # an example with a single choice
             rows = {name: row[:, tf.newaxis] for name, row in rows.items()}
         beam = getattr(model, "beam", 1)  # the beam needs as many tokens
@@ -134,7 +137,7 @@ class ServingGraph:
                 for name, row in rows.items()
             }
         with self.scope():
-            if (rule := self.use.early_exit) is not None:
+            if (rule := self.predictor.early_exit) is not None:
                 return early_outputs(model, rule, rows, self._rows_leave)
             outputs = model(rows, training=False)
         return outputs if isinstance(outputs, dict) else {self.output: outputs}
@@ -158,7 +161,7 @@ class ServingGraph:
 
     def packed(self, text: tf.Tensor, pair: tf.Tensor | None = None) -> Tensors:
         """Rows of ids [B, S] of texts or pairs of texts, strings [B]."""
-        length = self.use.sequence_length
+        length = self.predictor.sequence_length
         if pair is None:
             return self.tokenizer.pack(self.tokenizer(text), None, length)
         text, pair = equally_many(text=text, pair=pair)
@@ -178,7 +181,7 @@ class ServingGraph:
         token_ids = tf.where(is_padding, PAD_ID, token_ids)
         padding_mask = tf.cast(~is_padding, tf.int32)
         segment_ids = tf.zeros_like(token_ids)
-        if self.use.reads_pairs:
+        if self.predictor.reads_pairs:
             is_sep = tf.cast(token_ids == SEP_ID, tf.int32)
             behind = tf.cumsum(is_sep, axis=1, exclusive=True) > 0
             segment_ids = tf.cast(behind, tf.int32) * padding_mask
@@ -194,7 +197,7 @@ class ServingGraph:
         Otherwise devices would behave differently: raise an error that names no
         input, or return zeros or the vectors of other pieces.
         """
-        config = self.use.model.config
+        config = self.predictor.model.config
         longest, pieces = config.max_position_embeddings, config.vocab_size
         width = tf.shape(token_ids)[1]
         known = (token_ids >= 0) & (token_ids < pieces)

@@ -23,7 +23,7 @@ def serve_choices(graph: ServingGraph, has_question: bool) -> Callable:
 
     def answers(text, question, choices) -> Tensors:
         batch, count = tf.unstack(tf.shape(choices))
-        length = graph.use.sequence_length
+        length = graph.predictor.sequence_length
         packed = pack_choices(graph.tokenizer, text, question, choices, length)
         logits = graph.rows(packed)["logits"]
         probabilities = tf.nn.softmax(tf.reshape(logits, [batch, count]))

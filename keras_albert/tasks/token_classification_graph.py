@@ -35,8 +35,8 @@ def serve_words(
         float32 [B, W], the labels' probabilities; and `start` and `end` int32
         [B, W], the words' characters in the text, or -1.
     """
-    names = tf.constant(graph.use.labels)
-    longest = graph.use.sequence_length
+    names = tf.constant(graph.predictor.labels)
+    longest = graph.predictor.sequence_length
 
     def serve(text):
         texts = Characters.of(text)

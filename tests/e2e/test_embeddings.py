@@ -228,7 +228,7 @@ def test_exported(
     assert re.search(r"[\d.]{4,5}% of the 10 nearest texts of each", said)
     if target != "saved_model":
         return
-    answers = load_exported(tmp_path / target).model.ask(
+    answers = load_exported(tmp_path / target).model.call_signature(
         "serving_default",
         {"text": ["the fox", "a"]}
         | ({"pair": ["a barn", "a"]} if task == "similarity" else {}),

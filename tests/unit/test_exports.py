@@ -110,7 +110,7 @@ def test_computed_in_bfloat16(folder, tmp_path, few_signatures):
     found = exported.probabilities(TEXTS)
     difference = np.abs(found - expected).max()
     assert 1e-5 < difference < 5e-2  # float32 differs by less
-    answers = exported.model.ask("serving_default", {"text": TEXTS})
+    answers = exported.model.call_signature("serving_default", {"text": TEXTS})
     assert {*answers["label"]} <= {"x", "y"}
     said = run("check", tmp_path / "out", folder / "model", rows, *labels)
     assert "float32, computed in bfloat16, " in said

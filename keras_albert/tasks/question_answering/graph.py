@@ -35,14 +35,17 @@ def serve_questions(
         int32 [B], with which the answer is context[start:end], or -1; and
         `no_answer` float32 [B], the score for no answer, at most NO_CANDIDATE.
     """
-    reading, may_refuse = graph.use.reading, graph.use.labels is not None
-    limit = math.inf  # as `limit_of` of `task` computes it
+    reading, may_refuse = (
+        graph.predictor.reading,
+        graph.predictor.labels is not None,
+    )
+    threshold = math.inf  # as `task.no_answer_threshold` computes it
     if may_refuse and reading.threshold is not None:
-        limit = reading.threshold
+        threshold = reading.threshold
     # Windows have at least as many tokens as the beam, and at least three,
     # [CLS] [SEP] [SEP]: those of an empty question and an empty context.
-    narrowest = max(getattr(graph.use.model, "beam", 1), 3)
-    aligner = GraphAligner(graph.use.tokenizer, graph.tokenizer)
+    narrowest = max(getattr(graph.predictor.model, "beam", 1), 3)
+    aligner = GraphAligner(graph.predictor.tokenizer, graph.tokenizer)
     graph.kept.append(aligner)
 
     def serve(question, context):
@@ -67,7 +70,7 @@ def serve_questions(
         if "start" in found:
             no_answer -= best.score
         no_answer = tf.where(best.has_any, no_answer, math.inf)
-        answered = best.has_text & ~(no_answer > limit)
+        answered = best.has_text & ~(no_answer > threshold)
         score = tf.where(answered, best.probability, tf.sigmoid(no_answer))
         base = texts.splits[:-1]
         return {

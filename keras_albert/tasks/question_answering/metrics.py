@@ -99,14 +99,14 @@ def score_v2(
     f1_ = np.maximum(f1_, exact)  # 1 if neither has any words
     has_answer = np.array([bool(question.answers) for question in questions])
     refused = np.where(has_answer, 0.0, 1.0)
-    against = np.full(len(questions), -math.inf)
+    null_scores = np.full(len(questions), -math.inf)
     best = {}
     if no_answer is not None:
-        against = _against(questions, no_answer)
+        null_scores = _null_scores(questions, no_answer)
         for name, answered in (("exact", exact), ("f1", f1_)):
-            score, at = best_no_answer_threshold(answered, refused, against)
+            score, at = best_no_answer_threshold(answered, refused, null_scores)
             best |= {f"best_{name}": score, f"best_{name}_thresh": at}
-    is_refused = against > threshold
+    is_refused = null_scores > threshold
     exact, f1_ = (np.where(is_refused, refused, x) for x in (exact, f1_))
     parts = {"": refused >= 0, "HasAns_": has_answer, "NoAns_": ~has_answer}
     report = {}
@@ -166,7 +166,7 @@ def _scores(
     return exact, f1_
 
 
-def _against(
+def _null_scores(
     questions: Sequence[Question], no_answer: Mapping[str, float]
 ) -> np.ndarray:
     missing = [q.id for q in questions if q.id not in no_answer]

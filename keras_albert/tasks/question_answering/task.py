@@ -58,7 +58,7 @@ WindowOutputs = list[dict[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class QuestionSet:
     """Questions and their windows, with the settings of answers."""
 
     questions: Sequence[Question]
@@ -188,7 +188,9 @@ class QuestionAnswering(LearnedTask):
             Row(window.token_ids, window.context_start, window.is_cut)
             for window in windows
         ]
-        asked = Asked(questions, windows, reading.answers, reading.threshold)
+        asked = QuestionSet(
+            questions, windows, reading.answers, reading.threshold
+        )
         if ANSWERS not in table.values:
             return Features(rows, source=asked)
         start = np.array([window.start for window in windows], "int32")
@@ -253,19 +255,20 @@ class QuestionAnswering(LearnedTask):
         if names is None and all(each.answers for each in asked.questions):
             report = score_v1(asked.questions, texts)
             return _scores(report, texts.values(), asked)
-        against = no_answer_scores(predictions)
+        null_scores = no_answer_scores(predictions)
         tuned = names is not None and asked.threshold is None
         if tuned:
-            best = score_v2(asked.questions, texts, against)["best_f1_thresh"]
-            threshold = _above(best, np.array([*against.values()]))
+            found = score_v2(asked.questions, texts, null_scores)
+            best = found["best_f1_thresh"]
+            threshold = _above(best, np.array([*null_scores.values()]))
             asked = dataclasses.replace(asked, threshold=threshold)
-        limit = limit_of(names, asked)
-        report = score_v2(asked.questions, texts, against, limit)
+        threshold = no_answer_threshold(names, asked)
+        report = score_v2(asked.questions, texts, null_scores, threshold)
         if tuned:
             report = {k: report[k] for k in report if not k.startswith("best_")}
         if names:
             report["threshold"] = asked.threshold
-        return _scores(report, [p.text(limit) for p in predictions], asked)
+        return _scores(report, [p.text(threshold) for p in predictions], asked)
 
     def baseline(self, features):
         """F1 of "no answer" to every question, in percent."""
@@ -287,9 +290,9 @@ class QuestionAnswering(LearnedTask):
         and `end`, with which the answer is context[start:end]; None without an
         answer.
         """
-        limit = limit_of(names, features.source)
+        threshold = no_answer_threshold(names, features.source)
         predictions = predictions_of(outputs, features)
-        return [_decoded(each, limit) for each in predictions]
+        return [_decoded(each, threshold) for each in predictions]
 
     def fits(self, model):
         heads = AlbertForQuestionAnswering, AlbertForQuestionAnsweringV2
@@ -339,15 +342,17 @@ def no_answer_scores(predictions: Sequence[Prediction]) -> dict[str, float]:
     return {p.id: min(p.no_answer, NO_CANDIDATE) for p in predictions}
 
 
-def limit_of(names: tuple[str, str] | None, asked: Asked) -> float:
+def no_answer_threshold(
+    names: tuple[str, str] | None, asked: QuestionSet
+) -> float:
     """The threshold above which the answer is "no answer"."""
     if names is None or asked.threshold is None:
         return math.inf  # it always answers
     return asked.threshold
 
 
-def _decoded(prediction: Prediction, limit: float) -> dict[str, object]:
-    text = prediction.text(limit)
+def _decoded(prediction: Prediction, threshold: float) -> dict[str, object]:
+    text = prediction.text(threshold)
     if not text:
         score = float(special.expit(prediction.no_answer))
         start = end = None
@@ -361,7 +366,7 @@ def _decoded(prediction: Prediction, limit: float) -> dict[str, object]:
 
 
 def _scores(
-    report: dict[str, float], answers: Iterable[str], asked: Asked
+    report: dict[str, float], answers: Iterable[str], asked: QuestionSet
 ) -> Scores:
     """The scores of a report, with a remark if all answers are the same."""
     values = {k: v for k, v in report.items() if isinstance(v, float)}
@@ -372,7 +377,7 @@ def _scores(
     return Scores(values, (collapsed(f"question is answered with {first!r}"),))
 
 
-def _above(threshold: float, against: np.ndarray) -> float:
+def _above(threshold: float, null_scores: np.ndarray) -> float:
     """Moves a threshold away from all scores.
 
     It goes halfway to the next higher score; above all scores if none is
@@ -380,8 +385,8 @@ def _above(threshold: float, against: np.ndarray) -> float:
     equals the score of a question could, after rounding, be above or below it,
     and the answer to that question would depend on the machine.
     """
-    higher = against[against > threshold]
-    if len(higher) == len(against):  # every question is refused
+    higher = null_scores[null_scores > threshold]
+    if len(higher) == len(null_scores):  # every question is refused
         return min(threshold, float(higher.min()) - MARGIN)
     if not len(higher):
         return threshold + MARGIN
@@ -399,8 +404,8 @@ def submitted(
     They have the answers, all candidates, and the no-answer scores.
     """
     predictions = predictions_of(outputs, features)
-    limit = limit_of(names, features.source)
-    texts = [each.text(limit) for each in predictions]
+    threshold = no_answer_threshold(names, features.source)
+    texts = [each.text(threshold) for each in predictions]
     candidates = [
         [
             {
@@ -413,8 +418,8 @@ def submitted(
         ]
         for each in predictions
     ]
-    against = no_answer_scores(predictions).values()
+    null_scores = no_answer_scores(predictions).values()
     return tuple(
         dict(zip(ids, column, strict=True))
-        for column in (texts, candidates, against)
+        for column in (texts, candidates, null_scores)
     )
