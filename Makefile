@@ -35,6 +35,8 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test proof-tests test-tpu test-tpu-tensorflow proof \
         test-oldest bench docs lint format clean
+# pip must not change one environment from two processes: -j has no effect.
+.NOTPARALLEL:
 
 demo: $(VENV)/installed-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(BIN)/python examples/demo.py demo
@@ -134,11 +136,11 @@ test-oldest: .oldest/installed
 	  --editable ".[parquet,plots,sentences,tensorboard,torch]"
 	@touch $@
 
-# BENCH has further options: make bench BENCH="--backends jax --output a.json".
-# BENCH_EXAMPLES has those of the second benchmark, of pretraining data,
-# BENCH_FINETUNE those of the third, which needs SST-2 (KERAS_ALBERT_DATA).
-# BENCH_EXPORT those of the fourth, of exported models, BENCH_EMBEDDINGS those of
-# the fifth, of vectors of texts, which needs SST-2, too.
+# Each benchmark takes further options from a variable, such as
+# make bench BENCH="--backends jax --output a.json": BENCH (models),
+# BENCH_EXAMPLES (pretraining data), BENCH_FINETUNE, BENCH_EXPORT (exported
+# models), BENCH_REQUESTS (many clients) and BENCH_EMBEDDINGS (vectors of texts).
+# Fine-tuning and vectors need SST-2 (KERAS_ALBERT_DATA).
 bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
        $(VENV)/installed-dev
 	$(PIP) onnxscript

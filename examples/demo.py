@@ -167,8 +167,8 @@ def ask(folder: Path) -> list[dict[str, str]]:
     for row in chance.sample(answers, SHOWN_PASSAGES):
         passage = textwrap.fill(textwrap.shorten(row["text"], 290), 76)
         print(textwrap.indent(passage, "  "))
-        verdict = "right" if is_right(row) else f"wrong: it is {row['label']}"
-        print(f"    -> {row['prediction']} ({row['score']}), {verdict}")
+        judged = "right" if is_right(row) else f"wrong: it is {row['label']}"
+        print(f"    -> {row['prediction']} ({row['score']}), {judged}")
     print(
         "  Drawn by chance. That process has TensorFlow alone: it never "
         "imported\n  keras_albert."

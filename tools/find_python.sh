@@ -96,6 +96,6 @@ for python in "$@"; do
   fi
 done
 [ -z "$system" ] || fail "$system"
-fail "keras_albert needs $NEEDS, but found only ${found:-no Python}: install \
+fail "keras_albert needs $NEEDS, but found: ${found:-no Python}. Install \
 one of them (for example python3.$LAST from your system's packages or from \
 python.org) and name it, as in make PYTHON=python3.$LAST demo."

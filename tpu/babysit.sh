@@ -27,8 +27,8 @@ if [[ $dry_run == yes ]]; then
   exit
 fi
 
-# Whether the run has to be started on the slice that is there, whatever was
-# last said of it: that was on another slice.
+# yes: the slice was just created, so that OUTPUT/status is that of a run on an
+# earlier slice, and the run has to be started.
 is_new=no
 has_started=no failures=0
 
@@ -92,11 +92,11 @@ look_after_run() {
       sleep "$pause"
       return
     fi
-    # Killed, or its host was, before it could say so? Its last word comes
+    # Killed, or its host was, before it could write its status? It writes it
     # before it is idle.
     status=$(run_status)
     [[ $status != finished ]] || return 0
-    [[ $status != running ]] || status="ended without a word"
+    [[ $status != running ]] || status="ended without a status"
   fi
   if [[ $is_new == no && $has_started == yes ]]; then
     if [[ $status == "stopped 2" ]]; then
@@ -105,7 +105,7 @@ look_after_run() {
         "delete.sh." >&2
       exit 2
     fi
-    back_off "the run has ${status:-said nothing}"
+    back_off "the run has ${status:-no status}"
   fi
   start
 }
@@ -115,8 +115,10 @@ while true; do
   status=$(run_status)
   if [[ $status == finished ]]; then
     say "the run is finished"
-    [[ $state == ABSENT ]] || "$here/delete.sh" "$settings"
-    exit
+    [[ $state != ABSENT ]] || exit 0
+    "$here/delete.sh" "$settings" && exit 0
+    back_off "deleting $name failed" # it costs money until it is gone
+    continue
   fi
   case $state in
     ABSENT) create ;;

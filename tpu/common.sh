@@ -37,6 +37,8 @@ parse() {
   runtime='' data='' validation='' output='' train=() attempts=20 pause=60
   # shellcheck source=/dev/null
   source "$settings"
+  [[ $dry_run == yes ]] || command -v gcloud >/dev/null ||
+    die "gcloud is not installed, or not in PATH. See tpu/README.md."
   check_settings
 }
 
@@ -151,8 +153,8 @@ tpu_state() {
   fi
 }
 
-# What was said of the run last: running, by run.sh; finished or "stopped
-# STATUS", by worker.sh; or nothing.
+# The status of the run in OUTPUT: "running", written by run.sh; "finished" or
+# "stopped STATUS", written by worker.sh; empty before the first start.
 run_status() {
   run gcloud storage cat "$output/status" 2>/dev/null || true
 }

@@ -24,7 +24,8 @@ on_hosts all "flock --nonblock .keras_albert.lock true ||\
  rm -rf keras_albert && mkdir keras_albert &&\
  tar -xzf keras_albert.tar.gz -C keras_albert &&\
  bash keras_albert/tpu/worker.sh install $route"
-# Before the start, so that an old word is not taken for the new run's.
+# Before the start, so that the status of an earlier start is not taken for that
+# of this one.
 if [[ $dry_run == yes ]]; then
   echo "echo running | gcloud storage cp - $output/status"
 else

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What runs on each host of a slice: TPU VM, or pod of gke-jobset.yaml.
 #
-# usage: worker.sh install jax|tf   makes ~/keras_albert_venv (on a TPU VM)
+# usage: worker.sh install jax|tf   makes ~/keras_albert_venv_jax or _tf (on a VM)
 #        worker.sh start OPTION...  trains, detached; adds to ~/keras_albert.log
-#        worker.sh train OPTION...  trains; its last word is OUTPUT/status
+#        worker.sh train OPTION...  trains; host 0 writes OUTPUT/status at the end
 #        worker.sh --help | --dry-run train OPTION...
 #
 # OPTIONs are those of `keras-albert pretrain` but for --data, --validation and
@@ -17,7 +17,6 @@
 set -euo pipefail
 work=$HOME/keras_albert_work # the same each time: run.json keeps data's path
 run=$work/run
-venv=$HOME/keras_albert_venv
 export KERAS_BACKEND
 
 die() {
@@ -30,6 +29,8 @@ main() {
   if [[ ${1:-} == --dry-run ]]; then
     dry_run=yes
     shift
+    [[ ${1:-} == train ]] ||
+      die "--dry-run is for train. Received: '--dry-run ${1:-}'."
   fi
   case ${1:-} in
     install) install_route "${@:2}" ;;
@@ -58,6 +59,8 @@ install_route() {
   folder=$(cd "$(dirname "$0")" && pwd)
   [[ ${1:-} =~ ^(jax|tf)$ ]] ||
     die "expected install jax or install tf. Received: 'install ${1:-}'."
+  # Both routes in one environment would break each other's libraries.
+  local venv=$HOME/keras_albert_venv_$1
   # The images have Python 3.10; uv brings 3.11.
   python3 -m pip install --quiet --user uv
   [[ -d $venv ]] || python3 -m uv venv --quiet --python 3.11 "$venv"
@@ -79,6 +82,7 @@ check_environment() {
     *) die "ROUTE must be jax or tf. Received: '$ROUTE'." ;;
   esac
   # On a pod the image has the package already.
+  local venv=$HOME/keras_albert_venv_$ROUTE
   [[ ! -d $venv ]] || PATH=$venv/bin:$PATH
 }
 
@@ -105,10 +109,14 @@ train() {
   exec 9>"$HOME/.keras_albert.lock"
   flock --nonblock 9 || die "a training runs on this host already. Wait for" \
     "it, or end it with kill."
-  worker=$(worker_number)
-  # Whatever ends it, host 0 says so: babysit.sh waits for that.
-  last_word=
-  [[ $worker != 0 ]] || trap 'say "${last_word:-stopped $?}"' EXIT
+  if ! worker=$(worker_number) || [[ ! $worker =~ ^[0-9]+$ ]]; then
+    echo "error: the number of this host is unknown (TPU_WORKER_ID, or the" \
+      "metadata server). Host 0 must be known, as it uploads the run." >&2
+    exit 1 # 2 is for mistakes alone
+  fi
+  # Whatever ends it, host 0 writes a status: babysit.sh waits for that.
+  final_status=
+  [[ $worker != 0 ]] || trap 'write_status "${final_status:-stopped $?}"' EXIT
   trap 'exit 143' TERM INT
   [[ $ROUTE == jax ]] || prepare_tensorflow
   pull
@@ -134,25 +142,29 @@ train() {
       echo "error: the last upload to $OUTPUT failed" >&2
       exit "$((status == 0 ? 1 : status))" # 2 is for mistakes alone
     fi
-    last_word="stopped $status"
-    [[ ! -f $run/report.json ]] || last_word=finished
+    final_status="stopped $status"
+    [[ ! -f $run/report.json ]] || final_status=finished
     # A run that was asked to stop ends with 0, but there is more to do.
-    [[ $last_word == finished || $status != 0 ]] || status=143
+    [[ $final_status == finished || $status != 0 ]] || status=143
   fi
   [[ $stopped == no || $status != 0 ]] || status=143
   exit "$status"
 }
 
-say() {
+write_status() {
   echo "$1" | gcloud storage cp - "$OUTPUT/status" ||
     echo "warning: '$1' could not be written to $OUTPUT/status" >&2
 }
 
 # GKE sets the variable; a TPU VM's metadata have the number.
 worker_number() {
-  echo "${TPU_WORKER_ID:-$(curl --silent --fail --retry 5 \
-    --header 'Metadata-Flavor: Google' http://metadata.google.internal/\
-computeMetadata/v1/instance/attributes/agent-worker-number)}"
+  if [[ -n ${TPU_WORKER_ID:-} ]]; then
+    echo "$TPU_WORKER_ID"
+  else
+    curl --silent --fail --retry 5 \
+      --header 'Metadata-Flavor: Google' http://metadata.google.internal/\
+computeMetadata/v1/instance/attributes/agent-worker-number
+  fi
 }
 
 # What a TensorFlow outside its image needs to find the TPU, as in the published

@@ -314,6 +314,9 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
             _write_json(folder / "result.json", result)
             return True
         cores = free.get()
+        if stopped:  # meanwhile
+            free.put(cores)
+            return False
         print(f"{name}: begins", flush=True)
         with open(folder / "output.txt", "ab") as said:
             running[name] = subprocess.Popen(
@@ -327,6 +330,8 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
                 # run ends without a checkpoint.
                 process_group=0,
             )
+            if stopped:  # after the loop below that ends all that run
+                running[name].terminate()
             running[name].wait()
         del running[name]
         free.put(cores)

@@ -10,7 +10,7 @@ export const CLS = 2;
 export const SEP = 3;
 const WORD_MARK = "\u2581"; // SentencePiece's mark for a space
 // Types of pieces.
-const [NORMAL, UNKNOWN, USER_DEFINED, UNUSED] = [1, 2, 4, 5];
+const [NORMAL, UNKNOWN, USER_DEFINED] = [1, 2, 4];
 const UNKNOWN_PENALTY = 10;
 // SentencePiece begins its search for the largest score with C's FLT_MIN, which
 // is not the lowest number but the smallest one above 0.

@@ -353,6 +353,7 @@ int main(int count, char** arguments) try {
     json answer = Answer(model.Logits(row), task);
     if (with_ids) answer["ids"] = row;
     std::cout << answer.dump() << std::endl;
+    if (!std::cout) throw Error("the standard output cannot be written.");
   }
 } catch (const std::exception& error) {
   std::cerr << "error: " << error.what() << std::endl;

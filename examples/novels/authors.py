@@ -24,12 +24,24 @@ def main(novels: Path, output: Path) -> None:
     for path in sorted(novels.glob("ENG*_*.txt")):
         books[path.stem.split("_")[1]].append(path)
     books = {k: v for k, v in sorted(books.items()) if len(v) > 1}
+    if not books:
+        sys.exit(
+            f"error: {novels} has no two novels ENGyyyyn_Author.txt of one "
+            "author. Give the folder text/train that corpus.py writes."
+        )
+    if output.exists():
+        sys.exit(f"error: {output} exists. Choose another output.")
     output.mkdir(parents=True)
     rng = random.Random(0)
     for name, part in (("train", slice(-1)), ("test", slice(-1, None))):
         rows = []
         for author, paths in books.items():
             every = [text for path in paths[part] for text in passages(path)]
+            if len(every) < PASSAGES:
+                sys.exit(
+                    f"error: {author} has {len(every)} passages for {name}, "
+                    f"and {PASSAGES} are needed. Remove these novels."
+                )
             for text in rng.sample(every, PASSAGES):
                 rows.append({"text": text, "label": author})
         rng.shuffle(rows)

@@ -12,8 +12,9 @@
     routes.tsv    first sentences with the module that they are from
 
 `ask` prints the texts of the corpus that are closest to a question. `index`
-compares an approximate search of faiss with the exact one. `route` tells
-which module a sentence belongs to, or that it does not know. MODEL is what
+compares an approximate search of faiss with the exact one. `route` measures
+how often the module of a sentence is found, and how often a sentence of another
+module is answered with "don't know". MODEL is what
 `finetune --task embedding` wrote; see README.md for the commands and numbers.
 """
 
@@ -21,7 +22,6 @@ import argparse
 import ast
 import csv
 import hashlib
-import inspect
 import sys
 import sysconfig
 import time
@@ -30,9 +30,12 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from python_corpus import SKIPPED_FOLDERS, paragraphs, sentences
+from python_corpus import library_files, paragraphs, sentences
 
 HELD_OUT_PERCENT = 20  # of the docstrings
+THRESHOLD_FROM = (
+    80  # the sentences from this percentile on choose the threshold
+)
 MOST_WORDS = 100  # of the rest of a docstring
 ROUTES = 12  # modules with the most docstrings
 FOUND = 10  # results of a search
@@ -43,10 +46,8 @@ def docstrings() -> list[tuple[str, str, str]]:
     """(module, first sentence, further sentences), each sentence once."""
     library = Path(sysconfig.get_paths()["stdlib"])
     found, seen = [], set()
-    for path in sorted(library.rglob("*.py")):
-        parts = path.relative_to(library).parts
-        if SKIPPED_FOLDERS.intersection(parts):
-            continue
+    for path in library_files():
+        module = path.relative_to(library).parts[0].removesuffix(".py")
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):  # a template, or broken on purpose
@@ -56,15 +57,15 @@ def docstrings() -> list[tuple[str, str, str]]:
                 node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
             ):
                 continue
-            text = inspect.cleandoc(ast.get_docstring(node) or "")
-            parts_of = [s for p in paragraphs(text) for s in sentences(p)]
-            if len(parts_of) < 2 or parts_of[0] in seen:
+            text = ast.get_docstring(node) or ""
+            lines = [s for p in paragraphs(text) for s in sentences(p)]
+            if len(lines) < 2 or lines[0] in seen:
                 continue
-            rest = " ".join(" ".join(parts_of[1:]).split()[:MOST_WORDS])
+            rest = " ".join(" ".join(lines[1:]).split()[:MOST_WORDS])
             if rest in seen:
                 continue
-            seen |= {parts_of[0], rest}
-            found.append((parts[0].removesuffix(".py"), parts_of[0], rest))
+            seen |= {lines[0], rest}
+            found.append((module, lines[0], rest))
     return found
 
 
@@ -175,7 +176,7 @@ def route(encode, folder: Path) -> None:
     )
     part = np.array([percentile(text) for text in texts])
     measured = part < HELD_OUT_PERCENT
-    chosen = ~measured & (part >= 80)
+    chosen = ~measured & (part >= THRESHOLD_FROM)
     learned = ~measured & ~chosen
     means = np.stack(
         [vectors[learned & (target == i)].mean(axis=0) for i in range(ROUTES)]

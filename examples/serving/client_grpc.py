@@ -170,6 +170,11 @@ def values(proto: tensor_pb2.TensorProto) -> list:
     if proto.dtype == types_pb2.DT_STRING:
         flat = [value.decode("utf-8", "replace") for value in proto.string_val]
     else:
+        if proto.dtype not in NUMBERS:
+            raise NoAnswer(
+                f"an output of {types_pb2.DataType.Name(proto.dtype)}, which "
+                "this client does not read."
+            )
         field, code = NUMBERS[proto.dtype]
         flat = [*getattr(proto, field)]
         if proto.tensor_content:

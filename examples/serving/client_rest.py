@@ -104,7 +104,9 @@ def _reason(error: urllib.error.HTTPError) -> str:
     """What the server says of it; the status line of another server."""
     try:
         return json.loads(error.read())["error"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, http.client.HTTPException):  # the answer was cut off
+        return error.reason
+    except (ValueError, KeyError, TypeError):
         return error.reason
 
 

@@ -235,7 +235,7 @@ def test_the_first_that_is_supported_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ("3.14.0 Linux x86_64 glibc yes", "3.11 to 3.13, but found only"),
+        ("3.14.0 Linux x86_64 glibc yes", "3.11 to 3.13, but found:"),
         ("2.7.18 Linux x86_64 glibc no", "is 2.7.18"),
         ("3.12.1 Linux x86_64 glibc no", "apt install python3.12-venv"),
         (None, "does not run"),

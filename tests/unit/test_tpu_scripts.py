@@ -313,6 +313,22 @@ def test_babysit_a_run_that_is_preempted(place):
     assert found.stdout.endswith("the run is finished\n")
 
 
+def test_babysit_deletes_the_slice_of_a_finished_run(place):
+    """It costs money: where that fails, it is tried again."""
+    settings(place, attempts="2")
+    found = babysit(place, "ACTIVE finished", status=1, FAILING="delete")
+    assert verbs(place) == ["delete"] * 2
+    assert "deleting albert-base failed, failure 2 of at most 2" in found.stderr
+
+
+def test_without_gcloud(place):
+    (place / "bin" / "gcloud").unlink()
+    for script in SCRIPTS:
+        found = run(place, script, status=2)
+        assert "gcloud is not installed, or not in PATH" in found.stderr
+        run(place, script, place / "my.env", "--dry-run")
+
+
 @pytest.mark.usefixtures("busy")
 def test_babysit_a_tpu_vm(place):
     settings(place, request="direct")
@@ -334,8 +350,8 @@ def test_babysit_starts_again_what_ended_without_a_word(place):
     settings(place, attempts="3")
     found = babysit(place, "ACTIVE running", status=1)
     assert verbs(place) == START * 3
-    assert "the run has ended without a word; the next" in found.stdout
-    assert "ended without a word, failure 3 of at most 3" in found.stderr
+    assert "the run has ended without a status; the next" in found.stdout
+    assert "ended without a status, failure 3 of at most 3" in found.stderr
 
 
 def test_babysit_believes_the_last_word(place):
@@ -705,6 +721,27 @@ def test_worker_is_seen_until_all_of_it_has_ended(host):
     os.kill(training, signal.SIGTERM)
     wait_until(lambda: activity() == "idle\n")
     assert "status" not in bucket(host)
+
+
+def test_a_host_without_a_number(host):
+    """Nobody would know who uploads: nothing is trained."""
+    program(host / "bin" / "curl", "import sys\nsys.exit(22)")
+    for number in ("", "first"):
+        found = run(host, "worker", "train", status=1, TPU_WORKER_ID=number)
+        assert "the number of this host is unknown" in found.stderr
+    assert bucket(host) == set()
+    program(host / "bin" / "curl", "print(0)")
+    run(host, "worker", "train", TPU_WORKER_ID="")
+    assert said(host) == "finished"
+
+
+def test_only_a_training_has_a_dry_run(host):
+    for command in ("start", "install"):
+        found = run(host, "worker", "--dry-run", command, status=2)
+        assert f"--dry-run is for train. Received: '--dry-run {command}'" in (
+            found.stderr
+        )
+    assert not (host / "home/keras_albert.log").exists()
 
 
 def test_other_hosts_upload_nothing(host):
