@@ -13,7 +13,15 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from commands import edit_json, refused, report_of, rows_of, run, write_rows
+from commands import (
+    edit_json,
+    refused,
+    report_of,
+    rows_of,
+    run,
+    training_of,
+    write_rows,
+)
 from scipy import stats
 from sklearn.feature_extraction.text import TfidfVectorizer
 from small import numpy
@@ -299,6 +307,30 @@ def test_texts_alone(folder, tmp_path, capsys):
     for model in (output, folder / "pretrained"):
         options = ("--task=similarity", "--columns.text=text")
         assert "spearman" in run("evaluate", *options, model=model, data=data)
+
+
+@pytest.mark.on_torch
+def test_the_options_of_the_losses(folder, tmp_path):
+    """The loss that a run minimizes is that of its options."""
+
+    def loss(table, *options):
+        told = settings(folder, tmp_path / table, table)
+        options = "--validation=none", "--steps=1", *options
+        training = training_of(lambda: run("finetune", *options, **told))
+        return training.content.model.loss.get_config()
+
+    found = loss(
+        *("pairs", *PAIRS, "--embedding.temperature=0.5"),
+        *("--embedding.symmetric", "--embedding.dimensions", "8", "4"),
+    )
+    assert (found["temperature"], found["symmetric"]) == (0.5, True)
+    assert found["dimensions"] == (8, 4)
+    found = loss(
+        *("scored", "--task=similarity", "--embedding.loss=regression"),
+        *("--embedding.score-range", "0", "5", "--embedding.dimensions=8"),
+    )
+    assert (found["kind"], found["dimensions"]) == ("regression", (8,))
+    assert found["score_range"] == (0, 5)
 
 
 # By table: options, and what is said of them.

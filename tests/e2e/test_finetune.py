@@ -1,5 +1,6 @@
 """Every fine-tuning task through the commands a user types."""
 
+import collections
 import dataclasses
 import json
 import random
@@ -23,7 +24,9 @@ from scipy.special import log_softmax
 from small import numpy, same_weights, signalled
 
 import keras_albert as ka
-from keras_albert.finetuning.config import PredictRun
+from keras_albert.finetuning import run as finetuning
+from keras_albert.finetuning.config import FinetuneRun, PredictRun
+from keras_albert.finetuning.data import read_tables
 from keras_albert.finetuning.predict import predict
 from keras_albert.modeling.classification import PROBLEMS
 from keras_albert.tasks.names import (
@@ -38,6 +41,7 @@ from keras_albert.tasks.names import (
 from keras_albert.tasks.question_answering.metrics import score_v2
 from keras_albert.tasks.question_answering.squad import read_squad
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
+from keras_albert.training.loop import Diverged
 from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.optimizer import Lamb, Muon
 
@@ -414,17 +418,87 @@ def test_the_optimizer_of_fine_tuning(folder, tmp_path):
 
 
 @pytest.mark.on_torch
-@pytest.mark.parametrize(("name", "kind"), [("adamw", Lamb), ("muon", Muon)])
-def test_the_optimizer_that_is_asked_for(folder, tmp_path, name, kind):
-    options = "--steps=40", "--learning-rate=0.002", f"--optimizer={name}"
+def test_the_optimizer_that_is_asked_for(folder, tmp_path):
+    options = "--steps=40", "--learning-rate=0.002", "--optimizer=muon"
     found = training(folder, "classification", tmp_path / "a", *options)
     optimizer = found.content.model.optimizer
-    assert type(optimizer) is kind
+    assert type(optimizer) is Muon
     assert optimizer.layer_adaptation is False
     assert optimizer.decay_rate == 0.01 and optimizer.global_clipnorm == 1
     optimizer.build(found.content.model.trainable_variables)
     optimizer.iterations.assign(10)  # a quarter of the steps
     assert float(numpy(optimizer.learning_rate)) == pytest.approx(0.0015)
+
+
+@pytest.mark.on_torch
+def test_the_options_reach_the_run(folder, tmp_path):
+    """The seed draws the head and the order; data and model are known."""
+    options = "--steps=8", "--warmup-steps=4", "--learning-rate=0.002"
+    runs = [
+        training(
+            *(folder, "classification", tmp_path / str(seed), *options),
+            *("--checkpoint-every=2", f"--seed={seed}"),
+        )
+        for seed in (0, 1)
+    ]
+    names = {"backend", "config", "train", "validation", "model"}
+    for each in runs:
+        assert each.origin.keys() == names and each.origin["train"]
+        assert each.timetable.checkpoint_every == 2
+    first = [
+        next(each.batches_from(0).as_numpy_iterator())[0]["token_ids"]
+        for each in runs
+    ]
+    assert first[0].tolist() != first[1].tolist()
+    kernels = [numpy(each.content.model.classifier.kernel) for each in runs]
+    assert not np.array_equal(*kernels)
+    model = runs[0].content.model
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(2)
+    rate = float(numpy(model.optimizer.learning_rate))
+    assert rate == pytest.approx(0.001)
+
+
+@pytest.mark.on_torch
+@pytest.mark.usefixtures("eagerly")
+def test_seeds_that_diverge(folder, tmp_path, monkeypatch, capsys):
+    """The others go on; of none, there is nothing to report."""
+    once, bad = finetuning._finetune_once, {1}
+
+    def diverging(one, *arguments):
+        if one.seed in bad:
+            raise Diverged.at(1, "the loss is nan")
+        return once(one, *arguments)
+
+    monkeypatch.setattr(finetuning, "_finetune_once", diverging)
+    options = "--seeds=2", "--steps=1", "--validation=none"
+    run(
+        "finetune",
+        *options,
+        **settings(folder, "classification", tmp_path / "a"),
+    )
+    report = report_of(tmp_path / "a")
+    assert (report["seeds"], report["diverged"]) == ([0], [1])
+    bad.add(0)
+    told = settings(folder, "classification", tmp_path / "b")
+    said = refused(capsys, "finetune", *options, **told)
+    assert "every one of the 2 runs diverged. Lower --learning-rate" in said
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.any_backend
+def test_each_label_is_held_out(tmp_path):
+    """Also a rare one: a tenth of the rows of each."""
+    counts = {"a": 200, "b": 35, "c": 10}
+    rows = [
+        {"text": f"{label} {n}", "label": label}
+        for label, count in counts.items()
+        for n in range(count)
+    ]
+    table = write_rows(tmp_path / "rows.jsonl", rows)
+    tables = read_tables(FinetuneRun("m", table, tmp_path / "out"))
+    held_out = collections.Counter(tables.held_out.values["label"])
+    assert held_out == {"a": 20, "b": 4, "c": 1}
 
 
 @pytest.mark.on_torch
@@ -502,6 +576,12 @@ def test_a_tenth_is_held_out(folder, tmp_path, capsys):
     finetune_alone(folder, output, *options)
     (tmp_path / "elsewhere").rename(table)
     assert "and it is finished" in capsys.readouterr().out
+    # What a process that was killed at its end has left is removed.
+    left = output / "seed-0" / "checkpoints"
+    left.mkdir()
+    finetune_alone(folder, output / "seed-0", *options[1:])
+    assert "and it is finished" in capsys.readouterr().out
+    assert not left.exists()
 
 
 @pytest.mark.on_torch

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from keras_albert.data.tables import Table
+from keras_albert.tasks import bag_of_words
 from keras_albert.tasks.bag_of_words import (
     MOST_CHARACTERS,
     fit_classes,
@@ -114,3 +115,17 @@ def test_large_tables_are_sampled(monkeypatch):
 
     linear_outputs(fit, [texts], np.arange(40), [["a"]])
     assert len(seen[0]) == 10 and {0, 39} <= set(seen[0].tolist())
+
+
+def test_the_linear_model_has_a_largest_size(monkeypatch):
+    """Its memory would grow with words and labels."""
+    monkeypatch.setattr(bag_of_words, "MOST_WEIGHTS", 3)
+    sizes = []
+
+    def fit(features, target):
+        sizes.append(features.shape[1])
+        return lambda held_out: np.zeros((held_out.shape[0], 2))
+
+    texts = [["one two three four five", "six seven eight nine ten"]]
+    bag_of_words.linear_outputs(fit, texts, np.array([0, 1]), texts)
+    assert 1 <= sizes[0] <= 3

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from commands import refused, report_of, run, training_of, write_rows
+from commands import read_json, refused, report_of, run, training_of, write_rows
 from scipy import special
 from small import add_noise, numpy, op_by_op, pretraining_batch, with_dropout
 
@@ -12,6 +12,7 @@ from keras_albert.data.batches import Features
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.teacher import Teacher, with_teacher
 from keras_albert.modeling.weight_checks import weights_checksum
+from keras_albert.pretraining.flops import flops_per_example
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.teacher import masked_logits_of
 from keras_albert.tasks.registry import ALL_TASKS
@@ -174,6 +175,30 @@ def test_what_cannot_teach(folder, pretrained_folder, tmp_path, capsys):
 
 
 @pytest.mark.on_torch
+def test_a_teacher_uses_all_of_its_layers(folder, pretrained_folder, tmp_path):
+    """Whatever the rule of early exit that is stored with it."""
+    backbone, tokenizer = ka.load_pretrained(pretrained_folder)
+    labels = ("animal", "place")
+    model = ka.AlbertForSequenceClassification(
+        backbone, labels=labels, exits="own"
+    )
+    add_noise(model, seed=3)
+    rows = folder / "rows.jsonl"
+    found = []
+    for name, rule in (("all", None), ("one", ka.EarlyExit(layers=1))):
+        predictor = ka.Predictor(model, tokenizer=tokenizer, early_exit=rule)
+        predictor.save(tmp_path / name)
+        run = FinetuneRun(
+            pretrained_folder, rows, tmp_path, teacher=str(tmp_path / name)
+        )
+        table = predictor.read(rows, labelled=True)
+        found.append(np.stack(Teacher(run, labels).outputs(table)))
+    one_layer = np.stack(predictor.outputs(predictor.features(table)))
+    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+    assert np.abs(one_layer - found[0]).max() > 1e-3
+
+
+@pytest.mark.on_torch
 def test_a_teacher_with_a_threshold(folder, pretrained_folder, tmp_path):
     """Its score is that of its own threshold, whatever the labels' order.
 
@@ -271,7 +296,14 @@ def test_pretraining_with_a_teacher(
     with op_by_op():
         alone = pretrain("alone")
     assert taught["training_loss"] != alone["training_loss"]
-    assert taught["cost"]["flops"] > alone["cost"]["flops"]
+    # A forward pass is a third of a training step.
+    begun = read_json(folder / "taught" / "run.json")
+    examples = ka.ExampleConfig(**begun["examples"])
+    teacher_config = ModelFolder.load(pretrained_folder).model.config
+    rows = begun["steps"] * begun["batch_size"]
+    of_teacher = rows * flops_per_example(teacher_config, examples) / 3
+    difference = taught["cost"]["flops"] - alone["cost"]["flops"]
+    assert difference == pytest.approx(of_teacher)
     student = ModelFolder.load(folder / "taught").model
     assert student.config.num_hidden_layers == 2 and student.teacher is None
     assert len(student.weights) == len(

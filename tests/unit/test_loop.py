@@ -30,7 +30,7 @@ from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.signals import StopRequest
 from keras_albert.storage import DiskFull
 from keras_albert.training import loop
-from keras_albert.training.checkpointing import Checkpoints
+from keras_albert.training.checkpointing import Checkpoints, has_finite_weights
 from keras_albert.training.loop import (
     Timetable,
     Training,
@@ -437,8 +437,64 @@ def test_parts_of_a_batch_are_the_batch(tmp_path, capsys):
 
 
 @pytest.mark.on_torch
+def test_training_goes_on_with_the_weights_themselves(tmp_path):
+    """Not with their averages, which are only evaluated and saved."""
+    timetable = Timetable(4, 2, 2, 2)
+    averaged = fresh_model(use_ema=True, ema_momentum=0.8)
+    fit(tmp_path / "averaged", timetable, model=averaged)
+    fit(tmp_path / "plain", timetable)
+    found, expected = (
+        checkpoints(tmp_path / name).newest().state["trainable"]
+        for name in ("averaged", "plain")
+    )
+    for name, weight in expected.items():
+        np.testing.assert_allclose(found[name], weight, atol=1e-6)
+
+
+@pytest.mark.on_torch
+def test_the_checkpoint_of_the_best_model_is_kept(tmp_path, monkeypatch):
+    """The log has the learning rate of each step, not that of the next one."""
+    losses, resets = iter([1.0, 3.0, 2.0]), []
+    monkeypatch.setattr(
+        loop, "evaluate_until", lambda *_: {"loss": next(losses)}
+    )
+    reset = loop.SpeedMeter.reset
+    monkeypatch.setattr(
+        loop.SpeedMeter, "reset", lambda self: (resets.append(1), reset(self))
+    )
+    fit(tmp_path, Timetable(3, 1, 1, 1))
+    assert checkpoints(tmp_path).steps() == [1, 3]
+    rates = [row["learning_rate"] for row in RunLog(tmp_path).rows]
+    assert rates == pytest.approx([0.0, 0.002, 0.004])
+    assert len(resets) == 1 + 3, "at first, and after each interval"
+
+
+@pytest.mark.any_backend
+def test_the_log_may_get_other_columns(tmp_path):
+    """A later version may log more numbers, or fewer."""
+    log = RunLog(tmp_path)
+    for row in ({"step": 1, "a": 1.0}, {"step": 2}, {"step": 3, "b": 2.0}):
+        log.append(row)
+    nothing = {"a": None, "b": None}
+    assert RunLog(tmp_path).rows == [
+        {"step": 1, **nothing, "a": 1.0},
+        {"step": 2, **nothing},
+        {"step": 3, **nothing, "b": 2.0},
+    ]
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("group", ["trainable", "non_trainable"])
+def test_which_weights_must_be_finite(group):
+    state = {"trainable": {}, "non_trainable": {}, "metrics": {}}
+    state["metrics"]["0"] = np.array([np.nan])  # may be a mean of nothing
+    assert has_finite_weights(state)
+    state[group] = {"0": np.array([1.0, np.inf])}
+    assert not has_finite_weights(state)
+
+
+@pytest.mark.on_torch
 def test_averages_are_evaluated_and_saved(tmp_path):
-    """The run itself goes on with the weights."""
     timetable = Timetable(2, 2, 1, 2)
     model = fresh_model(use_ema=True, ema_momentum=0.8)
     row = fit(tmp_path / "averaged", timetable, model=model)

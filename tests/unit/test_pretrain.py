@@ -11,6 +11,8 @@ from unittest.mock import Mock, call
 import keras
 import numpy as np
 import pytest
+from commands import run, training_of
+from small import TEXT_CONFIG, numpy
 
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
@@ -22,9 +24,10 @@ from keras_albert.finetuning.evaluate import _evaluate_pretrained
 from keras_albert.modeling.config import VARIANTS
 from keras_albert.pretraining import run as pretrain
 from keras_albert.pretraining.config import ExampleConfig, PretrainRun
-from keras_albert.storage import MANIFEST_FILE
+from keras_albert.storage import MANIFEST_FILE, checksum
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.config import OptimizerConfig
+from keras_albert.training.optimizer import Muon
 from keras_albert.training.run_folder import MADE_OF, check_made_of
 
 pytestmark = pytest.mark.any_backend
@@ -51,6 +54,42 @@ def vocabularies(tiny_vocab, tmp_path_factory):
         shards = made[name] / "shards"
         prepare(PrepareRun((folder / "a.txt",), made[name], shards, workers=1))
     return made
+
+
+def test_the_options_reach_the_run(vocabularies, tmp_path):
+    """So do the checksums by which an interrupted run knows its shards."""
+    shards = vocabularies["ours"] / "shards"
+    sizes = {"vocab_size": ShardSet.open(shards).vocab_size}
+    TEXT_CONFIG.replace(**sizes).to_json(tmp_path / "config.json")
+    optimizer = "--optimizer.optimizer=muon", "--optimizer.learning-rate=0.002"
+    optimizer += "--optimizer.beta-1=0.8", "--optimizer.ema-momentum=0.5"
+    steps = "--steps=8", "--warmup-steps=4", "--validate-every=4"
+    more = "--keep-checkpoints=7", "--batch-size=2", "--validation-steps=1"
+    training = training_of(
+        lambda: run(
+            "pretrain",
+            *(*optimizer, *steps, *more, "--examples.sequence-length=16"),
+            data=shards,
+            validation=shards,
+            config=tmp_path / "config.json",
+            output=tmp_path / "run",
+        )
+    )
+    names = {"backend", "config", "data", "validation"}
+    assert training.origin.keys() == names
+    of_shards = checksum(shards / MANIFEST_FILE)
+    assert training.origin["data"] == of_shards
+    assert training.origin["validation"] == of_shards
+    assert training.timetable.keep_checkpoints == 7
+    model = training.content.model
+    assert type(model.optimizer) is Muon and model.optimizer.beta_1 == 0.8
+    assert model.optimizer.use_ema and model.optimizer.ema_momentum == 0.5
+    model.optimizer.build(model.trainable_variables)
+    rates = []
+    for step in (0, 2, 4, 6):
+        model.optimizer.iterations.assign(step)
+        rates.append(float(numpy(model.optimizer.learning_rate)))
+    assert rates == pytest.approx([0, 0.001, 0.001, 0.0005])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from keras_albert import storage
 from keras_albert.distribution.config import ProcessConfig
 from keras_albert.errors import AlbertError
-from keras_albert.finetuning.config import EvaluateRun
+from keras_albert.finetuning.config import EvaluateRun, FinetuneRun
 from keras_albert.pretraining.config import ExampleConfig, PretrainRun
 from keras_albert.storage import (
     check_disk_space,
@@ -169,15 +169,19 @@ def test_which_run_a_folder_holds(tmp_path):
         claim_folder(folder, run)
     free = {
         "output": Path("elsewhere"),
-        "checkpoint_every": 5,
+        "checkpoint_every": 4,
         "keep_checkpoints": 9,
         "tensorboard": True,
         "distribution": "model",
         "model_parallel": 2,
-        "steps_per_execution": 1,
+        "steps_per_execution": 2,
         "processes": ProcessConfig(wait=5),
     }
     assert holds_run(folder, dataclasses.replace(run, **free))
+    tuned = FinetuneRun("model", tmp_path / "a.tsv", tmp_path / "tuned")
+    claim_folder(tuned.output, tuned)
+    again = dataclasses.replace(tuned, any_text=True)
+    assert holds_run(tuned.output, again)
     for field in dataclasses.fields(run):
         other = {
             "data": Path("others"),

@@ -17,7 +17,11 @@ from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.recipes import choose
-from keras_albert.finetuning.report import scores_lines, seeds_report
+from keras_albert.finetuning.report import (
+    decision_lines,
+    scores_lines,
+    seeds_report,
+)
 from keras_albert.tasks.metrics import entity_f1
 from keras_albert.tasks.multiple_choice import choice_index
 from keras_albert.tasks.registry import ALL_TASKS
@@ -215,6 +219,8 @@ def test_a_score_stands_beside_its_baselines():
         "count": 20,
         "remarks": [],
     }
+    (line,) = scores_lines(scores | {"accuracy": 0.5})
+    assert line.endswith(": no better than guessing")
     better = ": .* of words is better"
     for linear, expected in ((0.65, ""), (0.7, ""), (0.8, better)):
         (line,) = scores_lines(scores | {"bag_of_words": linear})
@@ -224,6 +230,15 @@ def test_a_score_stands_beside_its_baselines():
     found = seeds_report(seeds, [])
     assert found["bag_of_words"] == 0.65
     assert list(found["scores"]) == ["accuracy"]
+
+
+def test_calibration_that_does_not_help():
+    """The error of rows that the temperature was not fitted on tells it."""
+    found = {"temperature": 1.5, "error_before": 0.2, "error_after": 0.1}
+    (line,) = decision_lines({"calibration": found})
+    assert "error 0.200 before, 0.100 after" in line
+    worse = found | {"error_after": 0.3}
+    assert "does not help" in decision_lines({"calibration": worse})[1]
 
 
 def test_a_number(tokenizer):
