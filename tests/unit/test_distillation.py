@@ -179,8 +179,9 @@ def test_a_teacher_uses_all_of_its_layers(folder, pretrained_folder, tmp_path):
     """Whatever the rule of early exit that is stored with it."""
     backbone, tokenizer = ka.load_pretrained(pretrained_folder)
     labels = ("animal", "place")
+    deeper = backbone.config.replace(num_hidden_layers=2)
     model = ka.AlbertForSequenceClassification(
-        backbone, labels=labels, exits="own"
+        ka.AlbertBackbone(deeper), labels=labels, exits="own"
     )
     add_noise(model, seed=3)
     rows = folder / "rows.jsonl"
