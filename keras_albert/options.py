@@ -103,11 +103,12 @@ def option_arguments(
     if isinstance(value, list):
         texts = [*map(str, value)]
         for text in texts:
-            if text.startswith("-") and not _converts(text, float):
+            begins = text.startswith("-") and text.lstrip("-")[:1].isalpha()
+            if text == "--" or (begins and not _converts(text, float)):
                 raise AlbertError(
-                    f"{source}: a value of `{key}` begins with a hyphen, which "
-                    f"the command line takes for an option. Received: {text!r}."
-                    " Rename it."
+                    f"{source}: a value of `{key}` begins with a hyphen and a "
+                    "letter, as an option of the command line does. Received: "
+                    f"{text!r}. Rename it."
                 )
         return [f"--{name}", *texts]
     if known[key] is not bool:

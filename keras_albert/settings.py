@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 
 
 def settings_of(run) -> dict:
@@ -40,7 +40,7 @@ def flatten(settings: dict, prefix: str = "") -> dict:
     return flattened
 
 
-def closest_option(key: str, known: Iterable[str]) -> str | None:
+def closest_option(key: str, known: Collection[str]) -> str | None:
     """The known option whose name is most like a mistyped one, if any is."""
     section, dot, last = key.rpartition(".")
     prefix = section + dot

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from keras_albert.allocator import keep_freed_memory
 from keras_albert.errors import AlbertError
+from keras_albert.storage import DISK_ERRORS
 
 
 def open_standard_streams() -> None:
@@ -50,6 +51,11 @@ def load_backend() -> None:
 
             importlib.import_module("tensorflow")
         except Exception as error:  # protobuf raises TypeError, for example
+            if (
+                isinstance(error, MemoryError)
+                or getattr(error, "errno", None) in DISK_ERRORS
+            ):
+                raise
             remedy = (
                 "Set KERAS_BACKEND to tensorflow, jax or torch, and install "
                 "that extra of keras-albert."

@@ -83,8 +83,15 @@ def disk_full_reason(error: Exception) -> str | None:
     return None
 
 
+def raise_disk_error(error: Exception, path: str | Path) -> None:
+    """Raises an error of a disk again, with the file; ignores all others."""
+    number = getattr(error, "errno", None)
+    if number in DISK_ERRORS:
+        raise OSError(number, os.strerror(number), str(path)) from None
+
+
 def remedy_of(error: Exception) -> str:
-    """What a user can do about a file that could not be written."""
+    """The beginning of a sentence: what to do if a file cannot be written."""
     return "Make room" if disk_full_reason(error) else "Correct that"
 
 

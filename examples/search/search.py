@@ -33,9 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from python_corpus import library_files, paragraphs, sentences
 
 HELD_OUT_PERCENT = 20  # of the docstrings
-THRESHOLD_FROM = (
-    80  # the sentences from this percentile on choose the threshold
-)
+# The sentences from this percentile on choose the threshold.
+THRESHOLD_FROM = 80
 MOST_WORDS = 100  # of the rest of a docstring
 ROUTES = 12  # modules with the most docstrings
 FOUND = 10  # results of a search

@@ -104,9 +104,14 @@ def _reason(error: urllib.error.HTTPError) -> str:
     """What the server says of it; the status line of another server."""
     try:
         return json.loads(error.read())["error"]
-    except (OSError, http.client.HTTPException):  # the answer was cut off
-        return error.reason
-    except (ValueError, KeyError, TypeError):
+    # The answer was cut off, or is not one of TensorFlow Serving.
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+        LookupError,
+        TypeError,
+    ):
         return error.reason
 
 

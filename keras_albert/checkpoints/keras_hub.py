@@ -140,9 +140,9 @@ def from_keras_hub(model: Any) -> AlbertModel:
             f"{type(model).__name__} of {type(model).__module__.split('.')[0]}."
         )
     preprocessor = getattr(model, "preprocessor", None)
-    hub_model = getattr(preprocessor, "tokenizer", None)
-    tokenizer = hub_model and Tokenizer.from_bytes(
-        hub_model.proto, lower_case=False, keep_accents=True
+    hub_tokenizer = getattr(preprocessor, "tokenizer", None)
+    tokenizer = hub_tokenizer and Tokenizer.from_bytes(
+        hub_tokenizer.proto, lower_case=False, keep_accents=True
     )
     return _from_keras_hub_model(
         model, tokenizer, f"the {type(model).__name__}"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_albert.errors import AlbertError, optional_import
-from keras_albert.storage import DISK_ERRORS
+from keras_albert.storage import raise_disk_error
 from keras_albert.text.files import (
     GZIP_SUFFIX,
     decode_line,
@@ -335,12 +335,11 @@ def _reading(path: str, opener: Opener) -> Iterator[BinaryIO]:
             "it out."
         ) from None
     except OSError as error:
-        if error.errno in DISK_ERRORS:
-            raise
         raise _unreadable(path, error) from None
 
 
 def _unreadable(path: str | Path, error: OSError) -> AlbertError:
+    raise_disk_error(error, path)
     return AlbertError(f"{path}: cannot be read ({error.strerror or error}).")
 
 

@@ -62,12 +62,12 @@ from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError
 from keras_albert.signals import handled, signals_as_ctrl_c
 from keras_albert.storage import (
-    DISK_ERRORS,
     REPORT_FILE,
     WorkFolder,
     check_free,
     check_replaceable,
     checksum,
+    raise_disk_error,
     read_json,
     remedy_of,
     write_json,
@@ -138,8 +138,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
             folder.publish(made_of)
             shutil.rmtree(output / NOTES, ignore_errors=True)
     except OSError as error:
-        if error.errno in DISK_ERRORS:
-            raise
+        raise_disk_error(error, error.filename or run.output)
         raise AlbertError(
             f"{run.output}: the shards cannot be written ({error}). "
             f"{remedy_of(error)}, or choose another output."

@@ -401,12 +401,13 @@ def read_choices(value: object) -> list[str]:
     return [read_text(choice) for choice in choices]
 
 
-def read_texts(value: object) -> list[str]:
-    """Reads one or more texts: a list of texts, or a single text."""
-    texts = value if isinstance(value, list) else [value]
-    if not texts:
+def read_text_or_texts(value: object) -> str | list[str]:
+    """Reads a text, or a list of one or more texts."""
+    if not isinstance(value, list):
+        return read_text(value)
+    if not value:
         raise AlbertError("is an empty list.")
-    return [read_text(text) for text in texts]
+    return [read_text(text) for text in value]
 
 
 def label_index(

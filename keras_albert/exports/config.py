@@ -13,7 +13,7 @@ from keras_albert.errors import (
     check_positive,
 )
 from keras_albert.finetuning.config import EvaluateRun, FinetuneRun
-from keras_albert.tasks.config import AVERAGES, CUT, ModelsUse
+from keras_albert.tasks.config import AVERAGES, CUT, ModelUse, SeveralModelsUse
 from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
 
 # Of `embed`: its formats, its types of numbers, and how it reads long texts.
@@ -89,7 +89,7 @@ class EmbedRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportRun(ModelsUse):
+class ExportRun(SeveralModelsUse):
     """Export a model for servers and devices."""
 
     model: str | tuple[str, ...]
@@ -167,11 +167,11 @@ class CheckRun:
     """the model that was exported, or the models, see `export --model`"""
     data: Path
     """a table as for `predict`; labels are not needed"""
-    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = ModelsUse.task
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = ModelUse.task
     """the task that was given to `export`, if any"""
-    labels: tuple[str, ...] | None = ModelsUse.labels
+    labels: tuple[str, ...] | None = ModelUse.labels
     """the names of the classes that were given to `export`, if any"""
-    average: Literal[AVERAGES] = ModelsUse.average
+    average: Literal[AVERAGES] = SeveralModelsUse.average
     """what `export` averaged of several models"""
     rows: int = 200
     """number of rows to compare, from the first one on"""

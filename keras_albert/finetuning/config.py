@@ -34,8 +34,8 @@ from keras_albert.tasks.config import (
     CUT,
     LONG_TEXT_MODES,
     EmbeddingOptions,
-    ModelsUse,
     ModelUse,
+    SeveralModelsUse,
 )
 from keras_albert.tasks.names import FINETUNE_TASKS
 from keras_albert.tasks.question_answering.config import (
@@ -254,7 +254,7 @@ class FinetuneRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateRun(ModelsUse):
+class EvaluateRun(SeveralModelsUse):
     """Evaluate a fine-tuned model on a table, or a pretrained one on shards."""
 
     model: str | tuple[str, ...]
@@ -335,7 +335,7 @@ class InspectRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictRun(ModelsUse):
+class PredictRun(SeveralModelsUse):
     """Predict for the rows of a table; writes JSONL in the same order.
 
     For GLUE it writes the files to submit.

@@ -213,7 +213,9 @@ def _predict_for_glue(run: PredictRun) -> None:
         predictor.readable_features(table, run.any_text)
         for _, _, table in tables
     ]
-    found = []  # all of it before the first file, which would be in the way
+    # All are computed before a file is written: one that exists would refuse
+    # the same command later.
+    found = []
     for (task, split, _), features in zip(tables, every, strict=True):
         predictor.warn_of_cut(features.cut, features.count)
         title = f"{task} {split}"

@@ -20,7 +20,7 @@ from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import check_equally_many
-from keras_albert.tasks.config import ModelsUse
+from keras_albert.tasks.config import SeveralModelsUse
 from keras_albert.tasks.infer import decision_threshold, settled_settings
 from keras_albert.tasks.labels import Names
 from keras_albert.tasks.task_file import load_models, stored_settings
@@ -83,7 +83,7 @@ class Predictor(TaskModel):
         cls,
         source: str | Path | Sequence[str | Path],
         *,
-        average: str = ModelsUse.average,
+        average: str = SeveralModelsUse.average,
         gelu: str = ConvertRun.gelu,
         dtype: str | keras.DTypePolicy = "float32",
         loop: str | None = None,

@@ -373,13 +373,11 @@ def _query_key_value(weights, x):
 
 def _has_kernel(dtype) -> bool:
     """Whether the backend's fused attention takes a dtype, and returns it."""
-    dtype, name = (
-        keras.backend.standardize_dtype(dtype),
-        keras.backend.backend(),
-    )
-    if (dtype, name) == ("float64", "torch"):
+    dtype = keras.backend.standardize_dtype(dtype)
+    backend = keras.backend.backend()
+    if (dtype, backend) == ("float64", "torch"):
         return False  # Keras would return float32
-    if (dtype, name) != ("float16", "jax"):
+    if (dtype, backend) != ("float16", "jax"):
         return True
     import jax
 

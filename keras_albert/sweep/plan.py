@@ -59,7 +59,7 @@ def read_plan(path: Path) -> SearchPlan:
             f"{', '.join(unknown)}."
         )
     command = content.get("command")
-    if command not in tuple(COMMANDS):  # which may be no text
+    if not isinstance(command, str) or command not in COMMANDS:
         raise AlbertError(
             f"{path}: `command` must be one of {', '.join(COMMANDS)}. "
             f"Received: {command!r}."

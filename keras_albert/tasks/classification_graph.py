@@ -36,10 +36,8 @@ def serve_texts(
 
 def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
     """`serve_texts` for classes, and `classify` for single texts."""
-    names, threshold = (
-        tf.constant(graph.predictor.labels),
-        graph.predictor.threshold,
-    )
+    names = tf.constant(graph.predictor.labels)
+    threshold = graph.predictor.threshold
 
     def decode(logits):
         probabilities = tf.nn.softmax(logits)

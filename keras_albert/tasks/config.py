@@ -279,7 +279,7 @@ class ModelUse:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelsUse(ModelUse):
+class SeveralModelsUse(ModelUse):
     """Settings of the commands that use one model or several."""
 
     average: Literal[AVERAGES] = AVERAGES[0]

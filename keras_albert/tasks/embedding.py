@@ -22,7 +22,7 @@ from keras_albert.data.tables import (
     read_number,
     read_parts,
     read_text,
-    read_texts,
+    read_text_or_texts,
 )
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -256,7 +256,7 @@ def _texts_of(table: Table) -> list[Sequence[str]]:
     """
     columns: list[Sequence[str]] = []
     for name, values in table.values.items():
-        if name.startswith(NEGATIVE):
+        if values and isinstance(values[0], list):
             columns += zip(*values, strict=True)
         elif name != LABEL:
             columns.append(values)
@@ -317,7 +317,7 @@ class _VectorServing(Serving):
 class Embedding(_VectorTask):
     """A vector for each text, learned from texts that belong together.
 
-    An example is a text with a partner, and perhaps with a text that does not
+    An example is a text with a partner, and perhaps with texts that do not
     match; or a text alone, whose partner is the text itself: the model computes
     it twice, with different dropout masks (SimCSE, Gao et al. 2021,
     arXiv:2104.08821). All models of this package give vectors, too.
@@ -341,7 +341,7 @@ class Embedding(_VectorTask):
             fields[PAIR] = Field(columns.pair or columns.text, read_text)
             for number, column in enumerate(columns.negative, start=1):
                 name = NEGATIVE if number == 1 else f"{NEGATIVE} {number}"
-                fields[name] = Field(column, read_texts)
+                fields[name] = Field(column, read_text_or_texts)
         return fields
 
     def parts(
@@ -356,17 +356,19 @@ class Embedding(_VectorTask):
         Raises AlbertError for a row with another number of negatives in a
         column than the first one has.
         """
-        counts: dict[str, int] = {}
+        counts: dict[str, int | None] = {}
 
         def complete(row: dict, values: dict) -> dict:
             for name in [n for n in values if n.startswith(NEGATIVE)]:
-                count = counts.setdefault(name, len(values[name]))
-                if len(values[name]) != count:
+                # None for a text alone, which is no list of one text.
+                texts = values[name]
+                count = len(texts) if isinstance(texts, list) else None
+                if counts.setdefault(name, count) != count:
                     raise AlbertError(
                         f"the {name} in column `{fields[name].column}` must "
-                        f"have as many texts as in the first row, {count}. "
-                        f"Received: {len(values[name])}. Give all rows the "
-                        "same number."
+                        "have as many texts as in the first row, "
+                        f"{counts[name] or 'one that is no list'}. Received: "
+                        f"{texts!r:.60}. Give all rows the same number."
                     )
             return values
 

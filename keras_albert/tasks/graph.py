@@ -112,10 +112,8 @@ class ServingGraph:
         of the time of a short request. Vectors are small, and some of them stay
         float32 in a layer that computes in another data type.
         """
-        scope, computed = (
-            keras.StatelessScope(),
-            _computed_in(self.predictor.model),
-        )
+        scope = keras.StatelessScope()
+        computed = _computed_in(self.predictor.model)
         for variable, value in self._stored:
             is_matrix = len(value.shape) > 1
             as_stored = {value.dtype.name} == computed[id(variable)]

@@ -34,7 +34,7 @@ from keras_albert.tasks.config import (
     AVERAGES,
     CUT,
     EarlyExit,
-    ModelsUse,
+    SeveralModelsUse,
     check_long_texts,
 )
 from keras_albert.tasks.decisions import DEFAULT_THRESHOLD
@@ -225,7 +225,7 @@ def load_with_task(
 
 def load_models(
     source: str | Path | Sequence[str | Path],
-    average: str = ModelsUse.average,
+    average: str = SeveralModelsUse.average,
     **build_options: Any,
 ) -> ModelFolder:
     """Reads a model, or several as one, with the settings of the first.

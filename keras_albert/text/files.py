@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_albert.errors import AlbertError, optional_import
-from keras_albert.storage import DISK_ERRORS, local_path
+from keras_albert.storage import local_path, raise_disk_error
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -77,6 +77,7 @@ def check_files(paths: Iterable[str | Path]) -> list[Path]:
         try:
             path.open("rb").close()
         except OSError as error:
+            raise_disk_error(error, path)
             raise AlbertError(
                 f"{path}: cannot be read ({error.strerror})."
             ) from None
@@ -148,8 +149,7 @@ def open_parquet(path: str | Path, opener: Callable | None = None) -> Iterator:
         with opener(path) if opener else open(path, "rb") as file:
             yield parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER)
     except (OSError, arrow.ArrowException) as error:
-        if getattr(error, "errno", None) in DISK_ERRORS:
-            raise
+        raise_disk_error(error, path)
         raise AlbertError(
             f"{path}: damaged, or not a Parquet file ({error}). Copy it again, "
             "or leave it out."

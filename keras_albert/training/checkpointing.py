@@ -35,6 +35,7 @@ from keras_albert.storage import (
     disk_full_reason,
     files_of,
     fsync_folder,
+    raise_disk_error,
     read_json,
     remedy_of,
     unfinished_folder,
@@ -117,6 +118,7 @@ class Checkpoints:
         except Exception as error:
             if unfinished:
                 shutil.rmtree(unfinished, ignore_errors=True)
+            raise_disk_error(error, self.folder)
             reason = disk_full_reason(error) or reason_of(error)
             raise AlbertError(
                 f"{self.folder}: the checkpoint of step {step} cannot be "

@@ -72,17 +72,15 @@ class ProgressBar:
 
     def line(self, text: str) -> None:
         """Prints a line, on a terminal above the bar."""
-        console, is_terminal = (
-            self._progress.console,
-            not self._progress.disable,
-        )
+        console = self._progress.console
+        on_terminal = not self._progress.disable
         # The terminal or the reader of a pipe may be gone: no reason to stop.
         with contextlib.suppress(OSError):
-            if is_terminal:
+            if on_terminal:
                 console.print(text, highlight=False, markup=False)
             else:
                 print(text, flush=True)
-        if not is_terminal:
+        if not on_terminal:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
 
 

@@ -33,7 +33,7 @@ pytestmark = (
 ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
 
 
-class OddsServing(Serving):
+class ProbabilityServing(Serving):
     def signatures(self, graph):
         def probabilities(text):
             logits = graph.rows(graph.packed(text))["logits"]
@@ -49,7 +49,7 @@ class YesOrNo(LearnedTask):
     """Says whether something holds for a text; its head has one logit."""
 
     heads = {"multi_label": ka.AlbertForSequenceClassification}
-    serving = OddsServing()
+    serving = ProbabilityServing()
     adds = frozenset({"prediction"})
     best = "accuracy"
 

@@ -410,6 +410,8 @@ def test_mistakes(run, tmp_path):
     assert re.search("^row (0, 9|1, 8): .*: a --seed$", text, re.MULTILINE)
     with pytest.raises(ka.AlbertError, match=r"of `labels` begins .*'-x'"):
         ka.evaluate(run.folder, both, labels=["-x", "y"])
+    allowed = {"model": "m", "data": "d", "labels": ["-", "- a"]}
+    assert run_of("evaluate", allowed).labels == ("-", "- a")
     pairs = [{"text": "a fox", "pair": "a dog", "label": n} for n in range(3)]
     with pytest.raises(ka.AlbertError, match=r"`errors` is for.*'similarity'"):
         ka.evaluate(run.folder, pairs, task="similarity", errors=3)

@@ -217,7 +217,7 @@ def test_tables_of_pairs(tmp_path, kind):
         (
             "embedding",
             ka.TableColumns(pair="b", negative=("no",)),
-            {"text": "the fox, 1", "pair": 'a "fox"', "negative": ["hens"]},
+            {"text": "the fox, 1", "pair": 'a "fox"', "negative": "hens"},
         ),
         (
             "similarity",

@@ -246,10 +246,9 @@ def test_a_pretraining_step_by_hand():
     logits = {name: numpy(value) for name, value in student(x).items()}
     of_teacher = numpy(teacher(x)["mlm"])[..., :pieces]
     labels, rows = y["mlm"], weight["mlm"]
-    probabilities = special.log_softmax(logits["mlm"], axis=-1)
-    of_labels = -np.take_along_axis(probabilities, labels[..., None], -1)[
-        ..., 0
-    ]
+    log_probabilities = special.log_softmax(logits["mlm"], axis=-1)
+    of_labels = np.take_along_axis(log_probabilities, labels[..., None], -1)
+    of_labels = -of_labels[..., 0]
     p, q = (
         special.softmax(each / 2, axis=-1)
         for each in (of_teacher, logits["mlm"])

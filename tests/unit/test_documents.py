@@ -1,9 +1,11 @@
 """Files of every format to documents, and what is wrong with a file."""
 
+import errno
 import gzip
 import itertools
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from published import write
@@ -238,6 +240,21 @@ def test_a_file_that_goes_away(tmp_path):
     with pytest.raises(AlbertError, match=message):
         list(read_part(part, "text"))
     with pytest.raises(AlbertError, match=message):
+        InputFile.of(path)
+
+
+def test_an_error_of_a_network_disk(tmp_path, monkeypatch):
+    """It is no mistake of the user, and names the file."""
+    path = write(tmp_path, "a.txt", b"x")
+    (part,) = parts_of(InputFile.of(path), 9, "text")
+
+    def stale(*_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with pytest.raises(OSError, match=r"handle: '.*a\.txt'"):
+        list(read_part(part, "text", stale))
+    monkeypatch.setattr(Path, "stat", stale)
+    with pytest.raises(OSError, match=r"handle: '.*a\.txt'"):
         InputFile.of(path)
 
 

@@ -35,10 +35,8 @@ def serve_questions(
         int32 [B], with which the answer is context[start:end], or -1; and
         `no_answer` float32 [B], the score for no answer, at most NO_CANDIDATE.
     """
-    reading, may_refuse = (
-        graph.predictor.reading,
-        graph.predictor.labels is not None,
-    )
+    reading = graph.predictor.reading
+    may_refuse = graph.predictor.labels is not None
     threshold = math.inf  # as `task.no_answer_threshold` computes it
     if may_refuse and reading.threshold is not None:
         threshold = reading.threshold
