@@ -633,6 +633,13 @@ def test_a_wrong_file(folder, old, new, message):
     assert not (folder / "out").exists()
 
 
+def test_a_recipe_may_be_an_option(folder):
+    """A run reads its settings as `finetune --file`, which takes one."""
+    options = '[options]\nrecipe = "paper"\ntask = "RTE"'
+    (folder / "sweep.toml").write_text(PLAN.replace("[options]", options))
+    assert read_plan(folder / "sweep.toml").options["recipe"] == "paper"
+
+
 def test_wrong_options(folder, trained):
     for minutes in (0, "soon"):
         with pytest.raises(AlbertError, match=f"max_minutes=.*{minutes}"):
