@@ -35,8 +35,9 @@ class AlbertForSequenceClassification(HeadedModel):
 
     Args:
         backbone: the encoder, usually pretrained.
-        num_labels: C, number of labels; 1 for a regression; None for as many
-            as `labels`.
+        num_labels: C, number of labels; 1 for a regression (a model of several
+            numbers can be trained and loaded, but `Predictor`, the commands and
+            exports take one of a single number); None for as many as `labels`.
         problem: "single_label" (train with SparseCategoricalCrossentropy),
             "multi_label" (BinaryCrossentropy) or "regression" (mean squared
             error); the losses with `from_logits=True`.
@@ -87,11 +88,6 @@ class AlbertForSequenceClassification(HeadedModel):
         self.num_labels, self.labels = _checked_labels(
             num_labels, labels, least=2 if problem == "single_label" else 1
         )
-        if problem == "regression" and self.num_labels > 1:
-            raise AlbertError(
-                "a regression predicts one number. Received: "
-                f"num_labels={num_labels}. Give num_labels=1."
-            )
         self.problem = problem
         self.dropout = self._dropout(dropout)
         self.classifier = self._logits(self.num_labels, "classifier")

@@ -136,10 +136,6 @@ HEADS = [
         "integer of 1 or.*num_labels=0",
         head(Classifier, 0, problem="regression"),
     ),
-    row(
-        "a regression predicts one number. Received: num_labels=2",
-        head(Classifier, 2, problem="regression"),
-    ),
     row("'multi_label'.*'ranking'", head(Classifier, 3, problem="ranking")),
     row("`dropout` must be in.*dropout=1", head(Classifier, 2, 1)),
     row("2 different names .*'b', 'c'", head(Classifier, 2, labels=[*"abc"])),
