@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -71,6 +72,12 @@ class StopRequest:
                 b"\nstopping after this step; press Ctrl-C again to stop at "
                 b"once\n",
             )
+
+
+def say(text: str) -> None:
+    """Prints to the standard error, whose reader may have ended meanwhile."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _silence_closed() -> None:

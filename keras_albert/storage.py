@@ -338,8 +338,9 @@ class WorkFolder:
             return None
         if not path.stat().st_size:
             raise AlbertError(
-                f"{path}: empty, since a run was killed as it began. Remove "
-                f"the folder {self.work}, and give the same command again."
+                f"{path}: empty: a run begins just now, or was killed as it "
+                f"began. If none is running, remove the folder {self.work}, "
+                "and give the same command again."
             )
         return read_json(path)
 

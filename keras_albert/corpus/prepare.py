@@ -23,7 +23,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -60,7 +59,7 @@ from keras_albert.corpus.write_shards import (
 )
 from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError
-from keras_albert.signals import handled, signals_as_ctrl_c
+from keras_albert.signals import handled, say, signals_as_ctrl_c
 from keras_albert.storage import (
     REPORT_FILE,
     WorkFolder,
@@ -147,12 +146,6 @@ def prepare(run: PrepareRun) -> Manifest | None:
     return manifest
 
 
-def _say(text: str) -> None:
-    """Prints to the standard error, whose reader may have ended."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr)
-
-
 def _describe(
     run: PrepareRun, settings: TokenizationSettings, inputs: list[str]
 ) -> dict:
@@ -181,7 +174,7 @@ def _tell_of_single_lines(shards: ShardSet, run: PrepareRun) -> None:
     said = (
         f"{single:.1%} of the documents are a single line and give no example"
     )
-    _say(f"{said} of sentence order{advice}")
+    say(f"{said} of sentence order{advice}")
 
 
 # The folder of an unfinished run.
@@ -245,7 +238,7 @@ def _keep_or_remove(folder: Path) -> None:
         return
     for work in folder.glob(f"{NOTES}/work-*"):
         shutil.rmtree(work, ignore_errors=True)
-    _say(
+    say(
         f"{finished} shard{'s'[: finished != 1]} finished, in {folder}: the "
         "same command goes on from there."
     )
@@ -362,7 +355,7 @@ def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
         if path not in notes:
             path.unlink()
             number = path.stem.removeprefix("unit-")
-            _say(
+            say(
                 f"shard {number}: its text has changed, or it is damaged; it "
                 f"is {'made again' if path in planned else 'removed'}."
             )
@@ -528,7 +521,7 @@ class _Display(contextlib.AbstractContextManager):
             for part in ("documents", "tokens")
         )
         unknown = 100 * total_read(reports).share
-        _say(
+        say(
             f"{documents:,} documents, {tokens:,} tokens, {self._speed()}, "
             f"{unknown:.2f} % unknown; {len(shards)} "
             f"shard{'s'[: len(shards) != 1]}"

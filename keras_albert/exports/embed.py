@@ -353,7 +353,8 @@ def _with_columns_of(table: Table, schema):
 def _not_for_parquet(table: Table, error: Exception) -> AlbertError:
     return AlbertError(
         f"{table.path}: a column of Parquet has values of one type, and texts "
-        f"that UTF-8 can express ({error}). Write --to jsonl."
+        f"that UTF-8 can express ({error}). Write --to jsonl, into another "
+        "output."
     )
 
 

@@ -179,13 +179,13 @@ def rebuilt(
     config = model.get_config()
     members = [member["config"] for member in config.get("members", ())]
     for each in members or [config]:
-        _set_form(each, build_options)
+        _set_build_options(each, build_options)
     copy = type(model).from_config(config)
     copy.set_weights([read(weight) for weight in model.weights])
     return copy
 
 
-def _set_form(config: dict, build_options: dict) -> None:
+def _set_build_options(config: dict, build_options: dict) -> None:
     """Changes the config of a backbone, or of a model with a backbone."""
     if "backbone" in config:
         if "dtype" in build_options:

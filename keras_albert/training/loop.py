@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import math
 import signal
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from keras.ops import convert_to_numpy
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError
-from keras_albert.signals import StopRequest
+from keras_albert.signals import StopRequest, say
 from keras_albert.storage import remove_folder
 from keras_albert.training.checkpointing import (
     Checkpoint,
@@ -182,25 +181,19 @@ def fit_into_folder(training: Training) -> LogRow:
                 error.args = (f"{error} {rest}",)
             elif isinstance(error, KeyboardInterrupt):
                 # The second signal, which does not wait for the end of a step.
-                _say(f"interrupted. {rest}")
+                say(f"\ninterrupted. {rest}")
             else:  # of a library, for example too little memory
-                _say(f"the training failed. {rest}")
+                say(f"\nthe training failed. {rest}")
             raise
         if stop.signal:
-            _say(
-                f"stopped at step {steps.step:,} of {timetable.steps:,}; "
+            say(
+                f"\nstopped at step {steps.step:,} of {timetable.steps:,}; "
                 "the same command goes on from there"
             )
             if stop.signal == signal.SIGINT:
                 raise KeyboardInterrupt
             raise SystemExit(0)
         return training.kept(log.rows)
-
-
-def _say(text: str) -> None:
-    """Prints to stderr, whose reader may have ended at the same signal."""
-    with contextlib.suppress(OSError):
-        print(f"\n{text}", file=sys.stderr, flush=True)
 
 
 DIVERGED = "The training diverged"  # how the message of such a run begins

@@ -148,7 +148,7 @@ def test_a_run_that_was_killed_as_it_began(tmp_path):
     folder.claim({"seed": 1})
     assert folder.begun_with() == {"seed": 1}
     (tmp_path / "run" / "run.json").write_text("")
-    with fails(AlbertError, r"run\.json: empty, .* Remove the folder .*run,"):
+    with fails(AlbertError, r"run\.json: empty: .* remove the folder .*run,"):
         folder.begun_with()
 
 
