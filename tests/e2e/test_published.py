@@ -104,7 +104,7 @@ def test_two_dev_splits(mnli, glue, tmp_path, capsys):
         assert "Leave --columns out" in refused(capsys, *other, **told)
 
 
-def test_submissions(mnli, glue, tmp_path, capsys):
+def test_submissions(mnli, glue, tmp_path, capsys, monkeypatch):
     told = {"model": mnli / "seed-5", "data": glue}
     assert "--output" in refused(capsys, "predict", "--any-size", **told)
     (tmp_path / "file").touch()
@@ -115,6 +115,19 @@ def test_submissions(mnli, glue, tmp_path, capsys):
     said = refused(capsys, "predict", *skipping, **told)
     assert "predictions for every row. Leave --skip-bad out" in said
     assert not told["output"].exists()
+    # Interrupted in the second of three files: none is there, and the same
+    # command works again.
+    outputs, begun = ka.Predictor.outputs, []
+
+    def interrupted(self, *arguments, **options):
+        begun.append(1)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return outputs(self, *arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(ka.Predictor, "outputs", interrupted)
+        run("predict", "--any-size", **told)
     run("predict", "--any-size", **told)
     predictor = ka.Predictor.load(mnli / "seed-5")
     names = {"MNLI-m": "matched", "MNLI-mm": "mismatched", "AX": None}

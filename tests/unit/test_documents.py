@@ -21,7 +21,7 @@ from keras_albert.corpus.documents import (
     splitting_language,
 )
 from keras_albert.errors import AlbertError
-from keras_albert.text.files import find_files
+from keras_albert.text.files import find_files, open_parquet
 
 pytestmark = pytest.mark.any_backend
 
@@ -253,6 +253,11 @@ def test_an_error_of_a_network_disk(tmp_path, monkeypatch):
 
     with pytest.raises(OSError, match=r"handle: '.*a\.txt'"):
         list(read_part(part, "text", stale))
+    with (
+        pytest.raises(OSError, match=r"handle: 'a\.parquet'"),
+        open_parquet("a.parquet", stale),
+    ):
+        pass
     monkeypatch.setattr(Path, "stat", stale)
     with pytest.raises(OSError, match=r"handle: '.*a\.txt'"):
         InputFile.of(path)

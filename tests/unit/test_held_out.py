@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_albert.data.held_out import held_out_rows, hold_out
+from keras_albert.data.held_out import _with_swapped, held_out_rows, hold_out
 from keras_albert.data.tables import Table
 
 pytestmark = pytest.mark.any_backend
@@ -112,3 +112,18 @@ def test_words_are_texts():
     texts = [["a", str(i)] for i in range(50)]
     _, held_out = hold_out(table(["x"] * 50, texts), ["text"], None)
     assert len(held_out) == 5
+
+
+def test_a_chain_of_swapped_pairs_is_one_group():
+    """Each pair is also there the other way round, with the next key."""
+    first, second, keys = [], [], []
+    for number in range(50):
+        first += [f"a{number}", f"b{number}"]
+        second += [f"b{number}", f"a{number}"]
+        keys += [f"{number:02}", f"{number + 1:02}"]
+    for order in (range(100), reversed(range(100))):
+        rows = [*order]
+        columns = (
+            [each[row] for row in rows] for each in (keys, first, second)
+        )
+        assert set(_with_swapped(*columns)) == {"00"}

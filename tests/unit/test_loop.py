@@ -1,6 +1,7 @@
 """Runs that are stopped, damaged or diverge, of a model of a moment."""
 
 import concurrent.futures
+import errno
 import itertools
 import os
 import shutil
@@ -662,6 +663,32 @@ def test_no_room(tmp_path, monkeypatch, capfd, small_disk):
     assert capfd.readouterr().err == ""
     assert [p.name for p in kept.folder.iterdir()] == ["step-00000001"]
     assert kept.newest().step == 1
+
+
+@pytest.mark.any_backend
+def test_an_error_of_a_network_disk(tmp_path, monkeypatch):
+    """It is no mistake of the user, and leaves no half checkpoint."""
+    kept = checkpoints(tmp_path)
+    lost = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(np, "savez", Mock(side_effect=lost))
+    with pytest.raises(OSError, match=r"Input/output error: '.*checkpoints'"):
+        kept.save(4, ARRAYS, None)
+    assert not any(kept.folder.iterdir())
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (np.nan, "step 7: the loss is nan"),
+        (0.5, "step 7: the loss of another process is not finite"),
+    ],
+)
+def test_a_process_that_diverges_ends_all(loss, reason):
+    """Each has the mean loss of its own rows."""
+    steps = SimpleNamespace(_exchange_flags=lambda failed: True)
+    with pytest.raises(ka.AlbertError, match=reason):
+        TrainingSteps._check(steps, 7, {"loss": loss})
 
 
 @pytest.mark.any_backend
