@@ -375,7 +375,10 @@ class _Inputs:
                 if line is not None:
                     parts[place] += f", row {int(line) - 1}"
             text = "".join(parts)
-        return text
+        # What an earlier call had in memory is in the same folder.
+        folder = re.escape(str(self._folder))
+        earlier = rf"{folder}/(\w+)-[0-9a-f]{{12}}(\.jsonl)?"
+        return re.sub(earlier, r"another `\1`", text)
 
 
 class _Changed:

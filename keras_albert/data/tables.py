@@ -1,5 +1,6 @@
 """Reads tables of examples: TSV, CSV, JSONL, Parquet and text files."""
 
+import contextlib
 import dataclasses
 import decimal
 import hashlib
@@ -231,8 +232,10 @@ def _table(
             }
             examples.append(complete(row, found))
         except MissingColumn as error:
-            # Except in JSONL, a missing column is missing in every row.
+            # Only rows of JSONL differ in their columns, and if the first one
+            # lacks a column, its name is probably wrong.
             rows_differ = path.suffix.lower() == ".jsonl"
+            rows_differ &= skip_bad or bool(examples)
             (bad if rows_differ else every).add(place_of(path, line), error)
         except AlbertError as error:
             bad.add(place_of(path, line), error)
@@ -265,6 +268,20 @@ class MissingColumn(AlbertError):
     def __init__(self, message: str, field: str):
         super().__init__(message)
         self.field = field
+
+
+@contextlib.contextmanager
+def naming_columns(option: str) -> Iterator[None]:
+    """Adds an option to the message about a missing column, as its remedy.
+
+    `option` may have braces, in whose place the name of the field is put.
+    """
+    try:
+        yield
+    except MissingColumn as error:
+        raise AlbertError(
+            f"{error} Or name another column with {option.format(error.field)}."
+        ) from None
 
 
 def _value(row: dict[str, object], name: str, field: Field) -> object:

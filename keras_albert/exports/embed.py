@@ -22,7 +22,12 @@ from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import checksum_of_table
-from keras_albert.data.tables import Table, check_has_columns, check_table
+from keras_albert.data.tables import (
+    Table,
+    check_has_columns,
+    check_table,
+    naming_columns,
+)
 from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.exports.config import EmbedRun
@@ -78,6 +83,7 @@ class _Output:
     schema: object  # the types of the table's columns, for Parquet
 
 
+@naming_columns("--column")
 def embed(run: EmbedRun) -> dict:
     """Writes the vectors, and returns the report, which is beside them.
 
@@ -415,7 +421,12 @@ def read_vectors(
             model made the vectors.
     """
     path = local_path(folder) / f"{NAME}.npy"
-    report = path.is_file() and finished_report(path.parent)
+    report = finished_report(path.parent)
+    if report and not path.is_file():
+        raise AlbertError(
+            f"{folder} has its vectors in {', '.join(report['files'])}. Read "
+            "that file, or compute them again without --to."
+        )
     if not report:
         raise AlbertError(
             f"{folder}: no finished {path.name}. Give the output of "

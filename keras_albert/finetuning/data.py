@@ -12,10 +12,10 @@ from keras_albert.data.batches import Features, epoch_plan
 from keras_albert.data.held_out import FEWEST_OF_A_LABEL, FEWEST_ROWS, hold_out
 from keras_albert.data.saved_dataset import is_saved_dataset
 from keras_albert.data.tables import (
-    MissingColumn,
     Table,
     check_has_columns,
     evenly_spaced,
+    naming_columns,
     reader_of,
 )
 from keras_albert.errors import AlbertError
@@ -146,7 +146,7 @@ def _read_tables(run: FinetuneRun) -> Tables:
         return Tables(train, dev, task.labels.of_table(train))
     task.check_columns(run.columns, run.columns)
     options = run.columns, True, run.skip_bad
-    try:
+    with naming_columns("--columns.{}"):
         train = task.read(run.train, *options)
         if run.train.suffix.lower() == ".txt":
             train = _without_blank_lines(train)
@@ -158,10 +158,6 @@ def _read_tables(run: FinetuneRun) -> Tables:
         if run.validation != OWN_VALIDATION:
             held_out = task.read(run.validation, *options, names)
             return Tables(train, held_out, names)
-    except MissingColumn as error:
-        raise AlbertError(
-            f"{error} Or name another column with --columns.{error.field}."
-        ) from None
     label = LABEL if task.has_classes else None
     parts = hold_out(train, list(task.inputs(run.columns)), label)
     if parts:

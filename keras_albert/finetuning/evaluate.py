@@ -10,7 +10,7 @@ from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import is_saved_dataset
-from keras_albert.data.tables import Table, check_has_columns
+from keras_albert.data.tables import Table, check_has_columns, naming_columns
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.exit_curve import (
@@ -55,6 +55,7 @@ from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.progress import progress_verbosity
 
 
+@naming_columns("--columns.{}")
 def evaluate(run: EvaluateRun) -> dict:
     """Prints and returns the scores of the model on `run.data`."""
     import_tensorflow()  # before it could open a GPU of the backend
@@ -218,7 +219,8 @@ def _further_texts(
         return []
     column = run.corpus_column or predictor.columns.text
     reader = dataclasses.replace(predictor, columns=TableColumns(text=column))
-    corpus = reader.read(run.corpus, labelled=False, skip_bad=run.skip_bad)
+    with naming_columns("--corpus-column"):
+        corpus = reader.read(run.corpus, labelled=False, skip_bad=run.skip_bad)
     print_skipped(corpus)
     plain = functools.partial(normalize, **predictor.tokenizer.settings)
     known = {*map(plain, predictor.definition.texts(table))}

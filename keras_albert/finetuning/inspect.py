@@ -157,9 +157,11 @@ def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
     texts = list(itertools.islice(lines, run.rows))
     if not texts:
         raise AlbertError(f"{path}: no text. Expected a text a line.")
+    # All are loaded first, so that a wrong name is told at once.
+    models = {source: load(source, backbone=True) for source in run.model}
     found = {}
-    for source in run.model:
-        found[source] = layer_distances(load(source, backbone=True), texts)
+    for source, model in models.items():
+        found[source] = layer_distances(model, texts)
         print(f"{source}, {len(texts):,} texts")
         print(f"layer  {TITLES['l2']}  {TITLES['degrees']}")
         for layer, values in enumerate(

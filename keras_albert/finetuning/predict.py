@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from keras_albert.data.glue import GLUE
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import is_saved_dataset
-from keras_albert.data.tables import check_has_columns
+from keras_albert.data.tables import check_has_columns, naming_columns
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
@@ -37,6 +37,7 @@ PREDICTED_AT_ONCE = 10_000
 REFUSED_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
+@naming_columns("--columns.{}")
 def predict(run: PredictRun) -> None:
     """Writes each row as a JSON object, with the predicted columns added.
 

@@ -42,7 +42,8 @@ class Teacher:
             raise AlbertError(
                 "the teacher must have the labels of the training table: "
                 f"{', '.join(names)}. Received: {run.teacher} with "
-                f"{', '.join(known)}."
+                f"{', '.join(known)}. Give a teacher that was trained for the "
+                "same labels, or leave --teacher out."
             )
         self._order = [known.index(name) for name in names or ()]
 

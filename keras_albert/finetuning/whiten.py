@@ -6,9 +6,9 @@ import itertools
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.tables import (
     Field,
-    MissingColumn,
     check_table,
     evenly_spaced,
+    naming_columns,
     read_parts,
     read_text,
 )
@@ -71,12 +71,8 @@ def _check_fits(run: WhitenRun, pooling: str) -> None:
 def _texts(run: WhitenRun, predictor: Predictor) -> list[str]:
     """The different texts of the table, or some if there are too many."""
     fields = {name: Field(name, read_text) for name in run.columns}
-    try:
+    with naming_columns("--columns"):
         (table,) = read_parts(run.data, fields, run.skip_bad)
-    except MissingColumn as error:
-        raise AlbertError(
-            f"{error} Or name the columns of the texts with --columns."
-        ) from None
     print_skipped(table)
     texts = dict.fromkeys(itertools.chain(*table.values.values()))
     texts.pop("", None)  # the blank lines of a .txt file

@@ -169,26 +169,28 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 have a form that the model does not accept.
         """
         with feeding().unwrapped_errors(self):
-            signature = inspect.signature(super().fit)
-            given = signature.bind(x, y, *args, **kwargs).arguments
+            given = feeding().by_name(super().fit, x, y, *args, **kwargs)
+            validation_data = given.pop("validation_data", validation_data)
             feeding().check_read_once(given, validation_data)
             held_out = feeding().held_out(self, validation_data)
-            x, y, kwargs = feeding().fed(self, x, y, kwargs)
-            return super().fit(x, y, *args, validation_data=held_out, **kwargs)
+            given = feeding().fed(self, given)
+            return super().fit(validation_data=held_out, **given)
 
     def train_on_batch(
         self, x: Any, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """`keras.Model.train_on_batch` for ids or texts, checked first."""
-        x, y, kwargs = feeding().fed(self, x, y, kwargs)
-        return super().train_on_batch(x, y, *args, **kwargs)
+        method = super().train_on_batch
+        given = feeding().by_name(method, x, y, *args, **kwargs)
+        return method(**feeding().fed(self, given))
 
     def test_on_batch(
         self, x: Any, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """`keras.Model.test_on_batch` for ids or texts, checked first."""
-        x, y, kwargs = feeding().fed(self, x, y, kwargs)
-        return super().test_on_batch(x, y, *args, **kwargs)
+        method = super().test_on_batch
+        given = feeding().by_name(method, x, y, *args, **kwargs)
+        return method(**feeding().fed(self, given))
 
     def predict_on_batch(self, x: Any) -> Any:
         """`keras.Model.predict_on_batch` for ids or texts, checked first."""
@@ -200,13 +202,13 @@ class AlbertModel(KeepsJaxState, keras.Model):
     ) -> Any:
         """`keras.Model.evaluate` for the inputs of `fit`, checked first."""
         with feeding().unwrapped_errors(self):
-            x, y, kwargs = feeding().fed(self, x, y, kwargs)
-            return super().evaluate(x, y, *args, **kwargs)
+            given = feeding().by_name(super().evaluate, x, y, *args, **kwargs)
+            return super().evaluate(**feeding().fed(self, given))
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """`keras.Model.predict` for the inputs of `fit`, checked first."""
         with feeding().unwrapped_errors(self):
-            x, _, _ = feeding().fed(self, x)
+            x = feeding().fed(self, {"x": x})["x"]
             return super().predict(x, *args, **kwargs)
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:

@@ -5,9 +5,12 @@ import this module when their first inputs arrive, see `base.feeding`; it is
 the only way from the forward pass to the tokenizer.
 """
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_albert.errors import AlbertError
@@ -27,8 +30,8 @@ from keras_albert.modeling.labels import class_weight_of, labels_of
 from keras_albert.modeling.masked_texts import fill_masks, masked_rows
 from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
 from keras_albert.modeling.streams import (
+    CheckedPyDataset,
     batches_of_ids,
-    check_gives_ids,
     check_read_once,
     is_stream,
     unwrapped_errors,
@@ -70,23 +73,33 @@ def _as_integers(x: Any) -> Any:
     return ops.cast(x, "int32") if is_float and is_placeholder(x) else x
 
 
-def fed(
-    model: AlbertModel, x: Any, y: Any = None, kwargs: dict | None = None
-) -> tuple:
-    """x, y and keyword arguments of `fit` in a form that Keras accepts."""
-    kwargs = dict(kwargs or {})
-    if "sample_weight" in kwargs:
-        kwargs["sample_weight"] = as_array(kwargs["sample_weight"])
-    if kwargs.get("class_weight") is not None:
-        weights = kwargs["class_weight"]
-        kwargs["class_weight"] = class_weight_of(model, weights)
-    check_gives_ids(x)
+def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `fit`, by name, in a form that Keras accepts."""
+    given = dict(given)
+    if "sample_weight" in given:
+        given["sample_weight"] = as_array(given["sample_weight"])
+    if given.get("class_weight") is not None:
+        given["class_weight"] = class_weight_of(model, given["class_weight"])
+    x = given.get("x")
+    if isinstance(x, CheckedPyDataset):  # Keras validates with it
+        return given
+    if isinstance(x, keras.utils.PyDataset):
+        return {**given, "x": CheckedPyDataset(x, model)}
     if is_stream(x):
-        return batches_of_ids(x, model), y, kwargs
-    x = arrays(model, x)
-    if y is not None:
-        y = labels_of(model, y, x)
-    return x, y, kwargs
+        return {**given, "x": batches_of_ids(x, model)}
+    x = given["x"] = arrays(model, x)
+    if isinstance(x, dict) and x["token_ids"].shape[0] == 0:
+        raise AlbertError("expected one example or more. Received: none.")
+    if given.get("y") is not None:
+        given["y"] = labels_of(model, given["y"], x)
+    return given
+
+
+def by_name(function: Callable, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call, by the names of the function's parameters."""
+    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    further = given.pop("kwargs", {})  # those that have no parameter
+    return {**given, **further}
 
 
 def held_out(model: AlbertModel, data: Any) -> Any:
@@ -94,10 +107,10 @@ def held_out(model: AlbertModel, data: Any) -> Any:
     if data is None:
         return None
     if not isinstance(data, list | tuple):
-        return fed(model, data)[0]
-    x, *rest = data
-    x, labels, _ = fed(model, x, *rest[:1])
-    return x, *[labels] * bool(rest), *map(as_array, rest[1:])
+        return fed(model, {"x": data})["x"]
+    names = "x", "y", "sample_weight"
+    given = dict(zip(names, data, strict=False))
+    return tuple(fed(model, given).values())
 
 
 def arrays(model: AlbertModel, x: Any) -> Any:

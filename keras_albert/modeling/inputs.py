@@ -197,7 +197,7 @@ def check_data(
 ) -> None:
     """Calls `check_inputs` on the argument of `fit` or `predict`.
 
-    Batches of datasets and generators are checked when the model is called.
+    Datasets and generators are checked batch by batch, see `streams`.
     """
     is_plain = inputs is None or isinstance(inputs, dict | list | tuple)
     if is_plain or hasattr(inputs, "shape"):

@@ -1,21 +1,27 @@
 """Converts streams of batches of texts, given to `fit`, to batches of ids.
 
 A stream is a tf.data dataset, whose graph then tokenizes; a torch DataLoader,
-whose worker processes then tokenize; or a generator.
+whose worker processes then tokenize; or an iterator, such as a generator. A
+PyDataset of Keras gives ids, which are only checked.
 """
 
 import contextlib
 import functools
 import re
 import sys
-import types
 from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
 
 from keras_albert.errors import AlbertError
-from keras_albert.modeling.inputs import as_array, check_has_ids, holds_text
+from keras_albert.modeling.inputs import (
+    as_array,
+    axes_of,
+    check_has_ids,
+    check_inputs,
+    holds_text,
+)
 from keras_albert.modeling.labels import graph_labels, is_sparse, labels_of
 from keras_albert.private_apis import without_iterator
 
@@ -27,21 +33,39 @@ READ_ONCE = (
 
 def is_stream(data) -> bool:
     """Whether `data` is a stream of batches, with labels or without."""
-    return (
-        is_dataset(data)
-        or _is_loader(data)
-        or isinstance(data, types.GeneratorType)
-    )
+    return is_dataset(data) or _is_loader(data) or isinstance(data, Iterator)
 
 
-def check_gives_ids(data) -> None:
-    """Raises AlbertError for a PyDataset of Keras whose first batch has texts.
+class CheckedPyDataset(keras.utils.PyDataset):
+    """A PyDataset of a user, with checked ids, and numbers as labels.
 
-    Keras expects rows of one length of it, which texts do not have. The first
-    batch is read for this, once more than Keras does.
+    Raises AlbertError if its first batch has texts: Keras expects rows of one
+    length of it, which texts do not have. The first batch is read for this,
+    once more than Keras does.
     """
-    if not isinstance(data, keras.utils.PyDataset):
-        return
+
+    def __init__(self, data: keras.utils.PyDataset, model):
+        super().__init__(
+            data.workers, data.use_multiprocessing, data.max_queue_size
+        )
+        _check_gives_ids(data)
+        self._data, self._model = data, model
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._data.num_batches
+
+    def __getitem__(self, index: int) -> tuple:
+        return batch_of_ids(self._model, self._data[index])
+
+    def on_epoch_begin(self) -> None:
+        self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._data.on_epoch_end()
+
+
+def _check_gives_ids(data: keras.utils.PyDataset) -> None:
     # None, of a dataset without an end, is not 0.
     batch = np.zeros(0) if data.num_batches == 0 else data[0]
     if holds_text(batch[0] if isinstance(batch, tuple) else batch):
@@ -54,7 +78,7 @@ def check_gives_ids(data) -> None:
 
 
 def check_read_once(given: dict, validation_data) -> None:
-    """Raises AlbertError for a generator that later epochs would read again.
+    """Raises AlbertError for an iterator that later epochs would read again.
 
     Keras keeps the first two batches of a generator, and on JAX and PyTorch
     these alone would be every later epoch. `given` are arguments of `fit`.
@@ -67,7 +91,7 @@ def check_read_once(given: dict, validation_data) -> None:
         (validation_data, "validation_steps", validations),
     ):
         is_whole = given.get(steps) is None
-        if isinstance(data, types.GeneratorType) and is_whole and times > 1:
+        if isinstance(data, Iterator) and is_whole and times > 1:
             raise AlbertError(READ_ONCE)
 
 
@@ -152,6 +176,7 @@ def batch_of_ids(model, batch) -> tuple:
     """Converts a batch of texts to (x,), (x, y) or (x, y, sample_weight).
 
     The batch is x alone, or such a tuple or list, with texts or ids for x.
+    Their values are checked here: a compiled model cannot check them.
     """
     if isinstance(batch, tuple) and len(batch) == 2 and _is_text_list(batch):
         raise AlbertError(
@@ -164,6 +189,10 @@ def batch_of_ids(model, batch) -> tuple:
         rest.pop()
     if holds_text(x):
         x = model.preprocess(_as_named_texts(x))
+    else:
+        check_has_ids(x)
+        axes = axes_of(model, x)
+        check_inputs(model.config, _numpy(x), axes, model.takes_packed)
     if rest:
         rest[0] = labels_of(model, rest[0], x)
         rest[1:] = map(as_array, rest[1:])
@@ -204,7 +233,8 @@ def _collated(model, collate: Callable, is_default: bool, samples) -> tuple:
         # torch's default_collate has transposed the choices, from B lists of C
         # texts to C lists of B texts. This transposes them back.
         x["choices"] = [list(row) for row in zip(*x["choices"], strict=True)]
-    if is_default and isinstance(batch, list) and len(batch) > 1:
+    has_labels = isinstance(samples[0], list | tuple) and len(samples[0]) > 1
+    if is_default and has_labels and isinstance(batch, list):
         batch[1] = _by_rows(batch[1], samples[0][1])
     return keras.tree.map_structure(torch.as_tensor, batch_of_ids(model, batch))
 

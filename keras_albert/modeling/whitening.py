@@ -115,7 +115,7 @@ def _enough_texts(
         raise AlbertError(
             f"a projection to {size} dimensions is computed from more than "
             f"{size} different texts. Received: {len(texts)}. Give more "
-            "texts (or, to `whitened`, fewer `dimensions`)."
+            "texts, or a smaller number of `dimensions`."
         )
     return texts
 

@@ -96,8 +96,8 @@ def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
     if model.exits is None:
         raise AlbertError(
             "only a model with exits stops early, and this one was trained "
-            "without. Train it with `finetune --exits own`, or leave "
-            "--patience, --confidence and --layers out."
+            f"without. Received: {rule}. Train it with `finetune --exits own`, "
+            "or give no rule: leave --patience, --confidence and --layers out."
         )
     for name in ("layers", "patience"):
         value = getattr(rule, name)

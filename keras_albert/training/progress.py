@@ -67,7 +67,8 @@ class ProgressBar:
             self._progress.update(
                 self._task, completed=step, shown=shown_values(brief)
             )
-        elif time.monotonic() > self._next_line:
+        # Before the second step, no loss has been read.
+        elif brief and time.monotonic() > self._next_line:
             self.line(f"step {step:,}/{self._steps:,}: {shown_values(brief)}")
 
     def line(self, text: str) -> None:

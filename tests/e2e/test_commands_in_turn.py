@@ -381,6 +381,20 @@ BAD = {
     "line). Or name another column with --columns.text.": (
         TUNE + "--columns.text sentence"
     ),
+    "Or name another column with --columns.label.": (
+        "evaluate --model {0}/fine --data {0}/test.tsv --columns.label nope"
+    ),
+    "name another column with --columns.text.": (
+        "predict --model {0}/fine --data {0}/test.tsv --columns.text nope"
+    ),
+    "Or name another column with --column.": (
+        "embed --model {0}/pre --data {0}/test.tsv --column nope "
+        "--output {0}/never"
+    ),
+    "Or name another column with --corpus-column.": (
+        "evaluate --model {0}/pre --data {0}/test.tsv --task embedding "
+        "--columns.pair label --corpus {0}/test.tsv --corpus-column nope"
+    ),
     "is a pretrained model": "evaluate --model {0}/pre --data {0}/test.tsv",
     "`split` has no meaning for token shards": (
         "evaluate --model {0}/pre --data {0}/shards-held --split test"

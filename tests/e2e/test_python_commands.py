@@ -86,7 +86,8 @@ def test_finetune(run, model):
     other.tokenizer = model.tokenizer
     changed = {"train": [model, ROWS[:-1]], "model": [other, ROWS]}
     for name, given in changed.items():
-        with pytest.raises(ka.AlbertError, match=f"other settings.*{name}="):
+        changed = f"other settings.*{name}='another `{name}`' there, '`{name}`'"
+        with pytest.raises(ka.AlbertError, match=changed):
             ka.finetune(*given, run.folder, **LEARNING)
     assert written(run.folder.parent) == before
 

@@ -159,3 +159,23 @@ def test_rows_of_texts(tokenizer, tiny_lines, monkeypatch):
         text_rows(tokenizer, texts, pairs[:7], 60)
     with pytest.raises(AlbertError, match="no examples"):
         Features([])
+
+
+def test_windows_have_the_label_of_their_text():
+    given = {"target": np.array([7, 8]), "source": [1, 3], "pooling": "mean"}
+    windows = features_of([5, 6, 6, 4], **given).as_rows()
+    assert windows.target.tolist() == [7, 8, 8, 8]
+    assert windows.pooling is None
+
+
+def test_an_example_is_cut_if_one_of_its_choices_is():
+    rows = [Row(np.ones(4, "int32"), 4, is_cut) for is_cut in (False, True)]
+    assert Features(rows, choices=2).cut == 1
+
+
+def test_short_batches_are_not_all_first():
+    lengths = np.array([5] * 64 + [50] * 64)
+    plan = epoch_plan(lengths, choose_lengths(lengths, 64), 4, 0, 0)
+    found = [length for _, length in plan]
+    assert sorted(found) == [8] * 16 + [56] * 16 != found
+    assert 8 in found[16:]

@@ -171,3 +171,7 @@ def test_each_half_has_the_temperature_of_the_other():
     assert found.error_after == calibration_error(crossed, target)
     fitted = calibration_error(3 * logits / found.temperature, target)
     assert found.error_fitted == fitted != found.error_after
+
+
+def test_a_probability_at_the_threshold_is_not_above_it():
+    assert chosen_class(np.zeros((1, 2)), (0.5,)).tolist() == [0]

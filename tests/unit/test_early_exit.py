@@ -500,6 +500,12 @@ def test_an_export_is_checked_with_its_rule(
         out = run("check", served, model, texts)
         assert "3 rows: 100.00% of the predictions" in out
         assert "100.00% of the rows stop after the same layer" in out
+    plain = ka.AlbertForSequenceClassification(
+        with_texts.backbone, with_texts.num_labels, labels=with_texts.labels
+    )
+    ka.Predictor(plain).save(tmp_path / "plain")
+    error = refused(capsys, "check", served, tmp_path / "plain", texts)
+    assert "stops early" in error and "plain has no exits" in error
     exact = LayerByLayer.with_layers
 
     def move(rows, least):

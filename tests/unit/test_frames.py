@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras_albert.data import saved_dataset
 from keras_albert.data.frames import columns_of
 from keras_albert.data.saved_dataset import checksum_of_table
 from keras_albert.data.tables import Field, read_label, read_parts, read_text
@@ -191,3 +192,19 @@ def test_folders_of_hugging_face(saved):
 def test_addresses_are_no_tables(address, words):
     with pytest.raises(AlbertError, match=words):
         next(read_parts(Path(address), {"text": Field("text", read_text)}))
+
+
+def test_the_last_row_of_a_folder(tmp_path, monkeypatch):
+    """Rows are read a few at a time; the last part has a single row."""
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"text": ["a", "b", "c"]})
+    data.save_to_disk(tmp_path / "saved")
+    monkeypatch.setattr(saved_dataset, "TABLE_ROWS_AT_ONCE", 2)
+    fields = {"text": Field("text", read_text)}
+    (table,) = read_parts(tmp_path / "saved", fields)
+    assert table.values["text"] == ["a", "b", "c"]
+
+
+def test_columns_that_the_first_row_lacks():
+    rows = [{"text": "a"}, {"text": "b", "label": "x"}]
+    assert columns_of(rows) == {"text": ["a", "b"], "label": [None, "x"]}

@@ -127,3 +127,10 @@ def test_a_chain_of_swapped_pairs_is_one_group():
             [each[row] for row in rows] for each in (keys, first, second)
         )
         assert set(_with_swapped(*columns)) == {"00"}
+
+
+def test_a_text_with_two_partners_joins_both():
+    """In both orders: of three keys, the last is first joined to one."""
+    first, second = ["a", "c", "b", "c"], ["c", "a", "c", "b"]
+    keys = _with_swapped(["a", "c", "b", "c"], first, second)
+    assert keys == ["a"] * 4

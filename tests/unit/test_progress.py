@@ -61,3 +61,12 @@ def test_a_row_for_a_reader():
         "1,234 tokens/s, 31.4% of the device's peak"
     )
     assert shown_values({"tokens_per_second": None, "loss": 1.0}) == "loss 1"
+
+
+def test_no_line_before_the_first_loss(monkeypatch, capsys):
+    """To compile the first step may take longer than a line a minute."""
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)
+    with progress.ProgressBar(9) as bar:
+        bar.update(1, {})
+        bar.update(2, {"loss": 2.5})
+    assert capsys.readouterr().out == "step 2/9: loss 2.5\n"

@@ -11,7 +11,7 @@ import pytest
 from test_prepare import DOCUMENTS
 from test_pretraining_data import write_shards
 
-from keras_albert.corpus.shards import ShardSet, token_dtype
+from keras_albert.corpus.shards import Shard, ShardSet, token_dtype
 from keras_albert.errors import AlbertError
 from keras_albert.storage import MANIFEST_FILE
 
@@ -178,3 +178,12 @@ def test_foreign_folder(tmp_path):
 def test_tokens_take_two_bytes_where_they_fit():
     assert token_dtype(65_536) == np.uint16
     assert token_dtype(65_537) == np.int32
+
+
+def test_the_share_of_documents_of_one_line():
+    shards, nothing = ShardSet.__new__(ShardSet), np.zeros(0)
+    shards.shards = tuple(
+        Shard(nothing, nothing, np.array(documents))
+        for documents in ([0, 1, 3], [0, 1, 4])
+    )
+    assert shards.share_of_single_lines == 0.5

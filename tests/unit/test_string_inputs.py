@@ -706,3 +706,95 @@ def test_refused(call, message, classifier, chooser, backbone, tokenizer):
         call(here)
     if "at least one batch" not in message:  # of Keras
         assert "\n" not in str(caught.value)
+
+
+class Ids(keras.utils.PyDataset):
+    """Two batches of ids; the second one has the labels and ids to check."""
+
+    def __init__(self, labels=(0, 1), lowest=7):
+        super().__init__()
+        self.labels, self.lowest = labels, lowest
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        lowest, labels = (self.lowest, self.labels) if index else (7, [0, 1])
+        return {"token_ids": np.full((2, 4), lowest)}, np.array(labels)
+
+
+@pytest.mark.on_torch
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"labels": [0, 7]}, r"from 0 to 2 .*Received: 7 in row 1"),
+        ({"labels": ["neg", "x"]}, "'x'"),
+        ({"lowest": -50}, "`token_ids` must be .*from 0 to"),
+        ({"lowest": 10_000}, "`token_ids` must be .*from 0 to"),
+    ],
+)
+def test_every_batch_is_checked(classifier, given, message):
+    """A compiled step would compute something of them."""
+    batches = (each for each in Ids(**given))
+    for data in (Ids(**given), batches):
+        with pytest.raises(AlbertError, match=message):
+            classifier.evaluate(data, verbose=0)
+
+
+@pytest.mark.on_torch
+def test_names_of_labels_of_a_loader_of_keras(classifier):
+    named, numbered = Ids(labels=["neg", "pos"]), Ids(labels=[0, 2])
+    found = [classifier.evaluate(each, verbose=0) for each in (named, numbered)]
+    np.testing.assert_array_equal(*found)
+    history = classifier.fit(named, validation_data=named, verbose=0).history
+    assert np.isfinite([history["loss"], history["val_loss"]]).all()
+
+
+@pytest.mark.on_torch
+def test_short_texts_of_a_data_loader(classifier):
+    """The second text of a batch is no label of the first one."""
+    for texts in (["a", "bc"], ["", "bc"]):
+        found = classifier.predict(torch.utils.data.DataLoader(texts, 2))
+        expected = classifier.predict(texts)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.on_torch
+def test_arguments_by_position(classifier):
+    """As in Keras: those of `fit` behind `verbose` are checked, too."""
+    x, names = TEXTS[:4], ["neg", "pos"] * 2
+    weights = {"neg": 0.0, "none": 1.0, "pos": 1.0}
+    held_out = x, names
+    given = x, names, 4, 1, 0, None, 0.0, held_out, False, weights
+    by_position = classifier.fit(*given).history
+    by_name = classifier.fit(
+        x, names, verbose=0, validation_data=held_out, class_weight=weights
+    ).history
+    for name, values in by_name.items():
+        np.testing.assert_allclose(by_position[name], values, atol=1e-5)
+    loss = classifier.evaluate(x, names, 4, 0, [0, 1.0, 0, 0.0])
+    again = classifier.evaluate(x, names, verbose=0, sample_weight=[0, 1, 0, 0])
+    np.testing.assert_allclose(loss, again, atol=1e-6)
+
+
+@pytest.mark.on_torch
+def test_any_iterator_is_a_generator(classifier):
+    batches = [(TEXTS[:2], [0, 1]), (TEXTS[2:5], [1, 2, 0])]
+    found = [
+        classifier.evaluate(each, verbose=0)
+        for each in (iter(batches), map(tuple, batches), (b for b in batches))
+    ]
+    np.testing.assert_allclose(found, [found[0]] * 3, atol=1e-6)
+    with pytest.raises(AlbertError, match="can be read once"):
+        classifier.fit(iter(batches), epochs=2, verbose=0)
+
+
+@pytest.mark.on_torch
+def test_nothing_and_no_label(classifier):
+    ids = classifier.preprocess(TEXTS[:2])
+    none = {name: each[:0] for name, each in ids.items()}
+    for call in (classifier.evaluate, classifier.fit):
+        with pytest.raises(AlbertError, match=r"one example or more"):
+            call(none, np.zeros(0, "int32"), verbose=0)
+        with pytest.raises(AlbertError, match=r"needs a label.*None in row 1"):
+            call(ids, [0, None], verbose=0)

@@ -417,3 +417,44 @@ def test_the_only_column_of_texts_is_read(
     )
     pairs = dataclasses.replace(run, columns=TableColumns(pair="title"))
     assert with_text_column(pairs) is pairs
+
+
+def test_a_line_of_tabs_is_a_row(tmp_path):
+    """Its empty fields are an error, or left out and counted."""
+    path = tmp_path / "t.tsv"
+    path.write_text("text\tlabel\na\tx\n\t\nb\ty\n")
+    fields = {
+        "text": Field("text", read_text),
+        "label": Field("label", read_label),
+    }
+    with pytest.raises(AlbertError, match=r"t\.tsv:3: the text .* is empty"):
+        list(read_parts(path, fields))
+    (table,) = read_parts(path, fields, skip_bad=True)
+    assert table.lines == [2, 4] and len(table.skipped) == 1
+
+
+def test_groups_belong_to_their_rows(tmp_path):
+    rows = [{"id": i} for i in range(3)]
+    values = {"text": ["a", "b", "c"]}
+    whole = Table(tmp_path, values, rows, [1, 2, 3], [], ["x", "y", "z"])
+    part = whole.take([2, 0])
+    assert part.groups == ["z", "x"] and part.rows == [{"id": 2}, {"id": 0}]
+
+
+def test_what_helps_if_a_column_is_missing(tmp_path):
+    """To leave rows out helps only if others have the column."""
+    path, fields = tmp_path / "t.jsonl", {"text": Field("text", read_text)}
+    path.write_text('{"body": "a"}\n{"text": "b"}\n')
+    with (
+        pytest.raises(AlbertError) as error,
+        tables.naming_columns("--columns.{}"),
+    ):
+        list(read_parts(path, fields))
+    message = str(error.value)
+    assert "--skip-bad" not in message
+    assert message.endswith(" Or name another column with --columns.text.")
+    (table,) = read_parts(path, fields, skip_bad=True)
+    assert table.values["text"] == ["b"]
+    path.write_text('{"text": "b"}\n{"body": "a"}\n')
+    with pytest.raises(AlbertError, match=r"jsonl:2.*--skip-bad\."):
+        list(read_parts(path, fields))

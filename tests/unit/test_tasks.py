@@ -506,3 +506,54 @@ def test_what_is_chosen(rows, hidden_size, batch_size, epochs, learning_rate):
     }
     of_few = choose(rows, hidden_size, trains_few=True)["learning_rate"]
     assert of_few == pytest.approx(10 * learning_rate)
+
+
+def test_how_wrong_a_label_is():
+    """The probability of the wrong answer: of a label, or of its absence."""
+
+    def given(target):
+        return Features([Row(np.ones(3, "int32"), 3)] * len(target), target)
+
+    found = ALL_TASKS["classification"].wrongness(
+        list(np.log([[0.25, 0.75], [0.25, 0.75]])), given(np.array([0, 1]))
+    )
+    np.testing.assert_allclose(found, [0.75, 0])
+    logit = np.log(0.8 / 0.2)  # a probability of 0.8
+    found = ALL_TASKS["multilabel"].wrongness(
+        [np.array([logit, -logit])] * 3,
+        given(np.array([[1, 0], [0, 0], [1, 1]])),
+    )
+    np.testing.assert_allclose(found, [0, 0.8, 0.8])
+
+
+EAST, NEAR, NORTH = [1.0, 0.0], [0.8, 0.6], [0.0, 1.0]
+
+
+def test_what_does_not_count_as_another_text():
+    """Neither the text itself, nor its partner in another example."""
+    # The partner of the second text is the first text itself.
+    vectors = np.array([[EAST, NEAR], [EAST, EAST]])
+    assert search_scores(vectors, np.array([[0, 1], [2, 0]]))["mrr"] == 1
+    # One text has two partners: the farther one is found first, too.
+    vectors = np.array([[EAST, NEAR], [EAST, NORTH]])
+    assert search_scores(vectors, np.array([[0, 1], [0, 2]]))["mrr"] == 1
+    # Of two texts, the second one finds the partner of the first closer.
+    assert search_scores(vectors, np.array([[0, 1], [3, 2]]))["mrr"] == 0.75
+
+
+def test_ranks_of_many_texts(monkeypatch):
+    """Also of those whose cosines are computed in a later part."""
+    rng = np.random.default_rng(0)
+    vectors, numbers = rng.normal(size=(9, 2, 4)), np.arange(18).reshape(9, 2)
+    whole = search_scores(vectors, numbers)
+    name = "keras_albert.tasks.vector_scores.RANKED_AT_ONCE"
+    monkeypatch.setattr(name, 2)
+    assert search_scores(vectors, numbers) == whole
+
+
+def test_other_texts_are_found_first():
+    """A further text counts, whatever the numbers of the others."""
+    vectors, others = np.array([[EAST, NEAR]]), np.array([EAST, NORTH])
+    for numbers in ([[1, 0]], [[0, 1]]):
+        found = search_scores(vectors, np.array(numbers), others)
+        assert found["mrr"] == 0.5

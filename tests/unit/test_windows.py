@@ -10,9 +10,10 @@ from keras_albert.tasks.question_answering.windows import (
     max_context,
     window_spans,
 )
+from keras_albert.text import model_inputs
 from keras_albert.text.alignment import Aligner
-from keras_albert.text.model_inputs import window_rows
-from keras_albert.text.special_tokens import CLS_ID, SEP_ID
+from keras_albert.text.model_inputs import text_rows, window_rows, word_rows
+from keras_albert.text.special_tokens import CLS_ID, SEP_ID, UNK_ID
 
 pytestmark = pytest.mark.any_backend
 
@@ -133,3 +134,42 @@ def test_what_the_reference_drops_is_kept(tokenizer):
     asked = [question(context, "대한민국의")]
     (window,) = make_windows(tokenizer, asked, WindowConfig())
     assert marked(window, context) == "대한민국의"
+
+
+# Rows of texts, pairs and words.
+
+
+def test_pairs_of_many_texts(tokenizer, monkeypatch):
+    """Those of a later part are tokenized with their own partners."""
+    monkeypatch.setattr(model_inputs, "LINES_AT_ONCE", 2)
+    texts, pairs = ["a", "fox", "hens"], ["barn", "dog", "London"]
+    rows = text_rows(tokenizer, texts, pairs, 40)
+    assert [row.token_ids.tolist() for row in rows] == [
+        [CLS_ID, *tokenizer.encode(a), SEP_ID, *tokenizer.encode(b), SEP_ID]
+        for a, b in zip(texts, pairs, strict=True)
+    ]
+
+
+def test_a_word_without_pieces_has_a_place(tokenizer):
+    """A mark alone is dropped, and still has a label."""
+    words = ["fox", "\u0301", "hens"]
+    fox, nothing, hens = tokenizer.encode_batch(words)
+    assert nothing == []
+    ((row, starts),) = word_rows(tokenizer, words, 40)
+    ids = [CLS_ID, *fox, UNK_ID, *hens, SEP_ID]
+    assert row.token_ids.tolist() == ids
+    assert starts == [1, 1 + len(fox), 2 + len(fox)]
+
+
+def test_words_that_just_fit_share_a_row(tokenizer):
+    words = ["committee", "London"] * 2
+    pieces = sum(map(len, tokenizer.encode_batch(words)))
+    ((row, starts),) = word_rows(tokenizer, words, pieces + 2)
+    assert len(row.token_ids) == pieces + 2 and len(starts) == 4
+    assert len(word_rows(tokenizer, words, pieces + 1)) == 2
+
+
+def test_windows_that_overlap_by_a_quarter(tokenizer):
+    ids = tokenizer.encode("the fox sold two hens " * 9)[:18]
+    rows, _ = window_rows(tokenizer, [tokenizer.decode(ids)], 10, 0.25)
+    assert [row.token_ids[1] for row in rows] == [ids[0], ids[6], ids[12]]
