@@ -54,9 +54,10 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
     Shapes are checked when the model is called or traced. The range of ids is
     checked when they arrive as NumPy arrays, in `model(x)`, `fit`, `evaluate`
-    and `predict`. It cannot be checked in a compiled graph, or if the model
-    is part of another model: on JAX a token id that is too large then gives
-    NaN, and a negative one counts from the end of the table.
+    and `predict`, or in batches of an iterator, PyDataset or DataLoader. It is
+    not checked in a tf.data dataset, or if the model is part of another model:
+    on JAX a token id that is too large then gives NaN, and a negative one
+    counts from the end of the table.
     Texts are tokenized in the same methods, by `preprocess` or, for a tf.data
     dataset, by `preprocessor`. Class labels may be given by name if the model
     has label names.
@@ -117,10 +118,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return feeding().tokenized(self, texts["text"], texts.get("pair"))
 
     def named_texts(self, texts: Any) -> dict:
-        """Puts texts into a dict by the names of their parts.
-
-        Raises AlbertError if `texts` is a dict with other names.
-        """
+        """Puts texts into a dict by the checked names of their parts."""
         return feeding().named_texts(texts)
 
     @property
@@ -159,7 +157,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
         Args:
             x: ids; texts as for `preprocess`; or batches of either with labels:
-                a tf.data dataset, a torch DataLoader, a generator.
+                a tf.data dataset, torch DataLoader or iterator; or a PyDataset
+                of ids.
             y: labels: numbers, or names if the model has `labels`.
             args, kwargs: see `keras.Model.fit`.
             validation_data: as x; or (x, y) or (x, y, sample_weight).
