@@ -168,7 +168,8 @@ def read_parts(
         }
     good, bad = 0, 0
     for part in _parts(records, rows_per_part):
-        table = _table(path, part, fields, skip_bad, complete)
+        may_skip = skip_bad or good > 0
+        table = _table(path, part, fields, skip_bad, may_skip, complete)
         good += len(table)
         bad += len(table.skipped)
         yield table
@@ -216,8 +217,10 @@ def _table(
     records: list[NumberedRow],
     fields: Mapping[str, Field],
     skip_bad: bool,
+    may_skip: bool,
     complete: Callable[[dict, dict], dict],
 ) -> Table:
+    """A part of a table; `may_skip` says whether an earlier row was good."""
     examples, rows, lines = [], [], []
     remedy = SKIP_REMEDY
     if path == IN_MEMORY:
@@ -235,7 +238,7 @@ def _table(
             # Only rows of JSONL differ in their columns, and if the first one
             # lacks a column, its name is probably wrong.
             rows_differ = path.suffix.lower() == ".jsonl"
-            rows_differ &= skip_bad or bool(examples)
+            rows_differ &= may_skip or bool(examples)
             (bad if rows_differ else every).add(place_of(path, line), error)
         except AlbertError as error:
             bad.add(place_of(path, line), error)

@@ -49,10 +49,17 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # unrelated outputs. int8 kept 99.9 % of the predictions
 # (tests/benchmarks/README.md).
 LARGEST_ERROR, LEAST_SAME = 0.5, 0.9
-# Least cosine of each vector of the export with that of the model: in float32,
-# and with fewer bits. Vectors have no largest difference, since whitening
-# multiplies rounding errors where the vectors of texts hardly differ.
-LEAST_COSINES, LEAST_COSINE = {"float32": 0.9999}, 0.95
+# Least cosine of each vector of the export with that of the model. TOLERANCES
+# are not for vectors: whitening multiplies rounding errors where the vectors of
+# texts hardly differ. In float32 the error, in standard deviations of the
+# outputs, must be below LARGEST_VECTOR_ERROR, too; lengths count there.
+LEAST_COSINES = {
+    "float32": 0.9999,
+    "float16": 0.95,
+    "bfloat16": 0.95,
+    "int8": 0.95,
+}
+LARGEST_VECTOR_ERROR = 0.01
 NEIGHBOURS = 10  # nearest texts that are compared
 NEGLIGIBLE = -1e4  # log-probabilities of masked positions are below it
 BATCH_SIZES, LENGTHS = (1, 8), (32, 128)
@@ -66,10 +73,10 @@ def check(run: CheckRun) -> dict:
     """Prints and returns differences, sizes and latencies.
 
     Raises AlbertError if outputs differ by more than TOLERANCES, or vectors
-    have a cosine below LEAST_COSINES or LEAST_COSINE; or if outputs differ by
-    more than LARGEST_ERROR and fewer predictions than LEAST_SAME are equal; or
-    if fewer rows than LEAST_SAME stop after the same layer; or if too few texts
-    get the answer of their token ids.
+    have a cosine below LEAST_COSINES; or if outputs differ by more than
+    LARGEST_ERROR and fewer predictions than LEAST_SAME are equal; or if fewer
+    rows than LEAST_SAME stop after the same layer; or if too few texts get the
+    answer of their token ids.
     """
     import_tensorflow()  # before it could open a GPU of the backend
     exported = load_exported(run.export, run.threads)
@@ -180,12 +187,19 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
             f"{run.export}: an output differs from the model's by "
             f"{largest:.2g}, more than {limit:g}. {_remedy(run)}"
         )
-    least = min(LEAST_COSINES.get(kind, LEAST_COSINE) for kind in kinds)
+    least = min(LEAST_COSINES[kind] for kind in kinds)
     if vectors and not vectors["cosine"] >= least:
         raise AlbertError(
             f"{run.export}: a vector has a cosine of "
             f"{vectors['cosine']:.4f} with the model's, less than "
             f"{least}. {_remedy(run, or_more_bits=True)}"
+        )
+    is_exact = {*kinds} == {"float32"}
+    if vectors and is_exact and not error <= LARGEST_VECTOR_ERROR:
+        raise AlbertError(
+            f"{run.export}: vectors differ by {error:.2g} of the model's "
+            f"standard deviation, more than {LARGEST_VECTOR_ERROR}. "
+            f"{_remedy(run)}"
         )
     same = report["same_predictions"]
     if error > LARGEST_ERROR and same < LEAST_SAME:

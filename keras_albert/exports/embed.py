@@ -422,12 +422,13 @@ def read_vectors(
     """
     path = local_path(folder) / f"{NAME}.npy"
     report = finished_report(path.parent)
-    if report and not path.is_file():
+    others = {*(report or {}).get("files", {})} - {path.name}
+    if others and not path.is_file():
         raise AlbertError(
-            f"{folder} has its vectors in {', '.join(report['files'])}. Read "
+            f"{folder} has its vectors in {', '.join(sorted(others))}. Read "
             "that file, or compute them again without --to."
         )
-    if not report:
+    if not report or not path.is_file():
         raise AlbertError(
             f"{folder}: no finished {path.name}. Give the output of "
             "`keras-albert embed`, and run an interrupted command again."

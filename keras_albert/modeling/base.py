@@ -56,8 +56,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
     checked when they arrive as NumPy arrays, in `model(x)`, `fit`, `evaluate`
     and `predict`, or in batches of an iterator, PyDataset or DataLoader. It is
     not checked in a tf.data dataset, or if the model is part of another model:
-    on JAX a token id that is too large then gives NaN, and a negative one
-    counts from the end of the table.
+    a negative token id may then count from the end of the table, and one that
+    is too large gives NaN on JAX.
     Texts are tokenized in the same methods, by `preprocess` or, for a tf.data
     dataset, by `preprocessor`. Class labels may be given by name if the model
     has label names.
@@ -157,8 +157,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
         Args:
             x: ids; texts as for `preprocess`; or batches of either with labels:
-                a tf.data dataset, torch DataLoader or iterator; or a PyDataset
-                of ids.
+                a tf.data dataset, DataLoader, iterator, or PyDataset of ids.
             y: labels: numbers, or names if the model has `labels`.
             args, kwargs: see `keras.Model.fit`.
             validation_data: as x; or (x, y) or (x, y, sample_weight).
@@ -168,8 +167,10 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 have a form that the model does not accept.
         """
         with feeding().unwrapped_errors(self):
+            if validation_data is not None:
+                kwargs["validation_data"] = validation_data
             given = feeding().by_name(super().fit, x, y, *args, **kwargs)
-            validation_data = given.pop("validation_data", validation_data)
+            validation_data = given.pop("validation_data", None)
             feeding().check_read_once(given, validation_data)
             held_out = feeding().held_out(self, validation_data)
             given = feeding().fed(self, given)

@@ -30,9 +30,9 @@ from keras_albert.modeling.labels import class_weight_of, labels_of
 from keras_albert.modeling.masked_texts import fill_masks, masked_rows
 from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
 from keras_albert.modeling.streams import (
-    CheckedPyDataset,
     batches_of_ids,
     check_read_once,
+    checked_py_dataset,
     is_stream,
     unwrapped_errors,
 )
@@ -81,10 +81,8 @@ def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
     if given.get("class_weight") is not None:
         given["class_weight"] = class_weight_of(model, given["class_weight"])
     x = given.get("x")
-    if isinstance(x, CheckedPyDataset):  # Keras validates with it
-        return given
     if isinstance(x, keras.utils.PyDataset):
-        return {**given, "x": CheckedPyDataset(x, model)}
+        return {**given, "x": checked_py_dataset(x, model)}
     if is_stream(x):
         return {**given, "x": batches_of_ids(x, model)}
     x = given["x"] = arrays(model, x)
@@ -109,6 +107,11 @@ def held_out(model: AlbertModel, data: Any) -> Any:
     if not isinstance(data, list | tuple):
         return fed(model, {"x": data})["x"]
     names = "x", "y", "sample_weight"
+    if not 1 <= len(data) <= len(names):
+        raise AlbertError(
+            "`validation_data` must be (x,), (x, y) or (x, y, sample_weight). "
+            f"Received: {len(data)} parts."
+        )
     given = dict(zip(names, data, strict=False))
     return tuple(fed(model, given).values())
 

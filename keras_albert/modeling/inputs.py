@@ -197,7 +197,7 @@ def check_data(
 ) -> None:
     """Calls `check_inputs` on the argument of `fit` or `predict`.
 
-    Datasets and generators are checked batch by batch, see `streams`.
+    Batches of streams are checked in `streams`, but for those of tf.data.
     """
     is_plain = inputs is None or isinstance(inputs, dict | list | tuple)
     if is_plain or hasattr(inputs, "shape"):

@@ -102,11 +102,11 @@ def _checked(y, classes: Classes | None, loss):
     if array is None:  # for instance ragged rows, which Keras refuses
         _check_no_names(y)
         return y
-    for row, label in enumerate(array.tolist() if array.ndim == 1 else ()):
-        if label is None:
-            raise AlbertError(
-                f"every example needs a label. Received: None in row {row}."
-            )
+    if array.dtype == object and None in (labels := array.ravel().tolist()):
+        row = labels.index(None) // max(1, array[0:1].size)
+        raise AlbertError(
+            f"every example needs a label. Received: None in row {row}."
+        )
     if is_text(array):
         _check_not_one_hot(loss)
         array = np.array(

@@ -26,7 +26,8 @@ from keras_albert.modeling.labels import graph_labels, is_sparse, labels_of
 from keras_albert.private_apis import without_iterator
 
 READ_ONCE = (
-    "a generator can be read once, and is read again here. Give a "
+    "an iterator, such as a generator, can be read once, and is read again "
+    "here. Give a "
     "tf.data.Dataset or a DataLoader, also as `validation_data`; or epochs=1."
 )
 
@@ -36,19 +37,30 @@ def is_stream(data) -> bool:
     return is_dataset(data) or _is_loader(data) or isinstance(data, Iterator)
 
 
-class CheckedPyDataset(keras.utils.PyDataset):
-    """A PyDataset of a user, with checked ids, and numbers as labels.
+def checked_py_dataset(data: keras.utils.PyDataset, model):
+    """The PyDataset with checked ids, and with numbers as labels.
 
     Raises AlbertError if its first batch has texts: Keras expects rows of one
     length of it, which texts do not have. The first batch is read for this,
-    once more than Keras does.
+    once more than Keras does. With `use_multiprocessing` it is the only one
+    that is checked: the model would have to be sent to the processes.
     """
+    if isinstance(data, CheckedPyDataset):  # Keras validates with it
+        return data
+    if data.num_batches != 0:  # None, of a dataset without an end, is not 0
+        batch = data[0]
+        _check_gives_ids(batch)
+        if data.use_multiprocessing:
+            batch_of_ids(model, batch)
+            return data
+    return CheckedPyDataset(data, model)
+
+
+class CheckedPyDataset(keras.utils.PyDataset):
+    """A PyDataset whose batches are converted by `batch_of_ids`."""
 
     def __init__(self, data: keras.utils.PyDataset, model):
-        super().__init__(
-            data.workers, data.use_multiprocessing, data.max_queue_size
-        )
-        _check_gives_ids(data)
+        super().__init__(data.workers, False, data.max_queue_size)
         self._data, self._model = data, model
 
     @property
@@ -65,9 +77,7 @@ class CheckedPyDataset(keras.utils.PyDataset):
         self._data.on_epoch_end()
 
 
-def _check_gives_ids(data: keras.utils.PyDataset) -> None:
-    # None, of a dataset without an end, is not 0.
-    batch = np.zeros(0) if data.num_batches == 0 else data[0]
+def _check_gives_ids(batch) -> None:
     if holds_text(batch[0] if isinstance(batch, tuple) else batch):
         raise AlbertError(
             "a keras.utils.PyDataset must give ids, of one length. Received: "
@@ -233,9 +243,9 @@ def _collated(model, collate: Callable, is_default: bool, samples) -> tuple:
         # torch's default_collate has transposed the choices, from B lists of C
         # texts to C lists of B texts. This transposes them back.
         x["choices"] = [list(row) for row in zip(*x["choices"], strict=True)]
-    has_labels = isinstance(samples[0], list | tuple) and len(samples[0]) > 1
-    if is_default and has_labels and isinstance(batch, list):
-        batch[1] = _by_rows(batch[1], samples[0][1])
+    # default_collate makes a list of a batch of texts alone, too.
+    if is_default and isinstance(batch, list) and not _is_text_list(samples):
+        batch[1:2] = [_by_rows(each, samples[0][1]) for each in batch[1:2]]
     return keras.tree.map_structure(torch.as_tensor, batch_of_ids(model, batch))
 
 

@@ -3,6 +3,8 @@
 Letters: N examples, L layers, C labels.
 """
 
+import dataclasses
+
 import numpy as np
 from scipy import special
 
@@ -94,10 +96,16 @@ def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
             "--confidence and --layers out."
         )
     if model.exits is None:
+        given = ", ".join(
+            f"{name}={value}"
+            for name, value in dataclasses.asdict(rule).items()
+            if value is not None
+        )
         raise AlbertError(
             "only a model with exits stops early, and this one was trained "
-            f"without. Received: {rule}. Train it with `finetune --exits own`, "
-            "or give no rule: leave --patience, --confidence and --layers out."
+            f"without. Received: {given}. Train it with `finetune --exits "
+            "own`, or give no rule: leave --patience, --confidence and "
+            "--layers out."
         )
     for name in ("layers", "patience"):
         value = getattr(rule, name)

@@ -270,7 +270,7 @@ def test_vectors_that_disagree(monkeypatch):
     assert turned["neighbours"] == 1 / 4
     asked = CheckRun(Path("served"), "model", Path("texts.txt"))
     # Whitened vectors of float32 differ by more than other outputs may.
-    report = {"largest_difference": 1, "error": 0.1, "same_predictions": 1}
+    report = {"largest_difference": 1, "error": 0.009, "same_predictions": 1}
     for weights, cosine, said in (
         ("int8", 0.9494, r"0\.9494 .*than 0\.95\."),
         ("float16", 0.9494, r"0\.9494 .*than 0\.95\."),
@@ -283,6 +283,10 @@ def test_vectors_that_disagree(monkeypatch):
             check_module._judge(report, 1, asked)
     report["vectors"] = {"cosine": np.nan, "neighbours": 1}
     with pytest.raises(ka.AlbertError, match="cosine of nan"):
+        check_module._judge(report, 1, asked)
+    # Lengths count in float32.
+    report |= {"vectors": same, "error": 0.011}
+    with pytest.raises(ka.AlbertError, match=r"differ by 0\.011 of .*0\.01\."):
         check_module._judge(report, 1, asked)
 
 

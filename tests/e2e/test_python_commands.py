@@ -86,8 +86,8 @@ def test_finetune(run, model):
     other.tokenizer = model.tokenizer
     changed = {"train": [model, ROWS[:-1]], "model": [other, ROWS]}
     for name, given in changed.items():
-        changed = f"other settings.*{name}='another `{name}`' there, '`{name}`'"
-        with pytest.raises(ka.AlbertError, match=changed):
+        message = f"other settings.*{name}='another `{name}`' there, '`{name}`'"
+        with pytest.raises(ka.AlbertError, match=message):
             ka.finetune(*given, run.folder, **LEARNING)
     assert written(run.folder.parent) == before
 

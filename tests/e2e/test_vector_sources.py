@@ -238,3 +238,16 @@ def test_a_pair_alone():
         FinetuneRun(*given, **told)
     options = EmbeddingOptions(loss="regression", score_range=(0, 5))
     assert FinetuneRun(*given, **told, embedding=options).batch_size == 1
+
+
+@pytest.mark.on_torch
+def test_vectors_of_a_model_that_reads_fewer_tokens(source, model, tmp_path):
+    """It has the same weights."""
+    made = embed(source, tmp_path / "vectors")
+    shorter = ka.AlbertForTextEmbedding(
+        model.backbone, projection=16, max_tokens=6
+    )
+    shorter.projection.set_weights(model.projection.get_weights())
+    assert ka.read_vectors(made, model).shape == (3, 16)
+    with pytest.raises(ka.AlbertError, match="of another model than the"):
+        ka.read_vectors(made, shorter)

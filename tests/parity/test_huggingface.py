@@ -482,3 +482,18 @@ def test_sentence_tasks_there(tmp_path):
     ka.save_huggingface(model, tmp_path / "order")
     config = transformers.AutoConfig.from_pretrained(tmp_path / "order")
     assert config.classifier_dropout_prob == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [(["NFKD"], False), (["StripAccents"], False), (["NFKC"], True)],
+)
+def test_which_steps_drop_accents(tiny_vocab, tmp_path, steps, kept):
+    content = json.loads(tokenizer_json(ka.Tokenizer(tiny_vocab)))
+    content["normalizer"] = {
+        "type": "Sequence",
+        "normalizers": [{"type": kind} for kind in steps],
+    }
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    assert read_tokenizer_json(path).keep_accents is kept

@@ -142,3 +142,22 @@ def test_line():
     assert Cost(None, 1, 2.0, 12_345.6).line() == (
         "cost: 1 tokens, 2 FLOP, 12.3 kJ in the processors"
     )
+
+
+def test_an_untimed_interval_does_not_count_in_the_next_one():
+    """By hand: 1 and 1/2 seconds for 20 tokens; the other 10 as fast."""
+    rows = [
+        {"step": step, "tokens_per_second": speed}
+        for step, speed in ((1, None), (2, 10.0), (3, 20.0))
+    ]
+    found = cost_of_run(rows, 3, lambda step: Work(10, 7.0, 1.0), None)
+    assert found.minutes == pytest.approx(1.5 * 30 / 20 / 60)
+
+
+def test_the_whole_platform_is_no_package(tmp_path):
+    """The counter psys has the packages' energy once more."""
+    counters(tmp_path, rapl_0=0, rapl_1=0)
+    (tmp_path / "intel-rapl:1" / "name").write_text("psys\n")
+    meter = EnergyMeter(tmp_path)
+    counters(tmp_path, rapl_0=2_000_000, rapl_1=5_000_000)
+    assert meter.joules() == pytest.approx(2)

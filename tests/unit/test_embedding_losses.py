@@ -305,3 +305,26 @@ def test_parts_draw_masks_of_their_own():
     assert differences[~np.eye(12, dtype=bool)].min() > 1e-3
     still = numpy(model(x))
     np.testing.assert_allclose(still, still[:1].repeat(6, 0), atol=1e-5)
+
+
+def test_scores_that_do_not_begin_at_zero():
+    """From -1 to 4, each one less than from 0 to 5: the same loss."""
+    scores = np.array([0, 5, 2.5, 2.5, 1], "float32")
+    losses = [
+        value(
+            CosineLoss("regression", score_range=(lowest, lowest + 5)),
+            scores + lowest,
+            VECTORS[:, :2],
+        )
+        for lowest in (0, -1)
+    ]
+    np.testing.assert_allclose(losses[1], losses[0], **TOLERANCE)
+
+
+def test_a_pair_without_weight_is_neither_higher_nor_lower():
+    pairs = VECTORS[:, :2]
+    for scores in ([1, 3, 2, 5, 4], [4, 3, 5, 1, 2]):
+        scores = np.array(scores, "float32")
+        three = value(CosineLoss(), scores[:3], pairs[:3])
+        found = value(CosineLoss(), scores, pairs, [1, 1, 1, 0, 0])
+        np.testing.assert_allclose(found, three, **TOLERANCE)

@@ -713,3 +713,18 @@ def test_word_examples_are_cut(tokenizer):
     starts = list(range(1, 1 + fit * size, size))
     assert np.flatnonzero(weights[0]).tolist() == starts
     assert np.flatnonzero(y[0]).tolist() == starts
+
+
+def test_rarity_is_counted_in_what_a_model_reads(tokenizer, tiny_lines):
+    """Not in the end of a text, which is cut off."""
+    line = next(line for line in tiny_lines if line)
+    ids = tokenizer.encode(line)
+    model = ka.AlbertForTextEmbedding(
+        ka.AlbertBackbone(CONFIG, tokenizer=tokenizer), "idf", max_tokens=4
+    )
+    model.adapt([line, line])
+    weights = numpy(model.token_weights)
+    unread = [piece for piece in ids[2:] if piece not in ids[:2]]
+    assert unread
+    np.testing.assert_allclose(weights[ids[:2]], 1)
+    np.testing.assert_allclose(weights[unread], 1 + np.log(3), rtol=1e-6)

@@ -479,3 +479,14 @@ def test_no_tensorflow(shards, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(AlbertError, match=r"keras-albert\[tensorflow\]"):
         validation_dataset(shards, ExampleConfig(), batch_size=2)
+
+
+def test_short_targets_are_all_from_two_to_what_fits():
+    """Of 10 tokens at most, each size is as probable."""
+    config = ExampleConfig(sequence_length=13, short_seq_prob=0.99)
+    numbers = np.arange(9000)
+    found = segments._targets(config, np.uint64(7), numbers, numbers)
+    counts = np.bincount(found)
+    assert len(counts) == 11 and not counts[:2].any()
+    expected = np.array([990] * 8 + [990 + 90])
+    assert (np.abs(counts[2:] - expected) < 5 * np.sqrt(expected)).all()

@@ -11,6 +11,7 @@ from small import QUICK, TEXT_CONFIG as CONFIG, marked, same_weights
 
 import keras_albert as ka
 from keras_albert.errors import AlbertError
+from keras_albert.modeling import streams
 from keras_albert.modeling.labels import checked_labels
 from keras_albert.modeling.streams import (
     _as_named_texts,
@@ -278,7 +279,7 @@ def test_a_generator_is_read_once(name, classifier):
     if name == "x":
         del given["y"]
     before = classifier.get_weights()
-    with pytest.raises(AlbertError, match="a generator can be read once"):
+    with pytest.raises(AlbertError, match="can be read once"):
         classifier.fit(**given, epochs=2, verbose=0)
     for a, b in zip(before, classifier.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b, "nothing was trained")
@@ -325,7 +326,7 @@ def test_what_reads_a_generator_once():
         ({"epochs": 4, "validation_freq": 2}, generator()),
         ({"epochs": 2, "validation_freq": [2]}, generator()),
     ):
-        with pytest.raises(AlbertError, match="a generator can be read once"):
+        with pytest.raises(AlbertError, match="can be read once"):
             check_read_once(given, held_out)
 
 
@@ -335,7 +336,7 @@ def test_what_reads_a_generator_once():
 def test_several_epochs_of_a_generator(classifier):
     before = classifier.get_weights()
     given = {"validation_data": generator(), "validation_steps": 1}
-    with pytest.raises(AlbertError, match="a generator can be read once"):
+    with pytest.raises(AlbertError, match="can be read once"):
         classifier.fit(
             generator(), steps_per_epoch=9, epochs=2, **given, verbose=0
         )
@@ -728,7 +729,7 @@ class Ids(keras.utils.PyDataset):
     ("given", "message"),
     [
         ({"labels": [0, 7]}, r"from 0 to 2 .*Received: 7 in row 1"),
-        ({"labels": ["neg", "x"]}, "'x'"),
+        ({"labels": ["neg", "x"]}, "one of 'neg'.*Received: '?x"),
         ({"lowest": -50}, "`token_ids` must be .*from 0 to"),
         ({"lowest": 10_000}, "`token_ids` must be .*from 0 to"),
     ],
@@ -757,6 +758,10 @@ def test_short_texts_of_a_data_loader(classifier):
         found = classifier.predict(torch.utils.data.DataLoader(texts, 2))
         expected = classifier.predict(texts)
         np.testing.assert_allclose(found, expected, atol=1e-6)
+    # A sample that is a batch: of ids, by name.
+    ids = classifier.preprocess(["a", "bc"])
+    batches = torch.utils.data.DataLoader([ids], batch_size=None)
+    np.testing.assert_allclose(classifier.predict(batches), found, atol=1e-5)
 
 
 @pytest.mark.on_torch
@@ -772,6 +777,10 @@ def test_arguments_by_position(classifier):
     ).history
     for name, values in by_name.items():
         np.testing.assert_allclose(by_position[name], values, atol=1e-5)
+    with pytest.raises(TypeError, match="multiple values"):
+        classifier.fit(*given, validation_data=held_out)
+    with pytest.raises(AlbertError, match="Received: 4 parts"):
+        classifier.fit(x, names, validation_data=(*held_out, None, None))
     loss = classifier.evaluate(x, names, 4, 0, [0, 1.0, 0, 0.0])
     again = classifier.evaluate(x, names, verbose=0, sample_weight=[0, 1, 0, 0])
     np.testing.assert_allclose(loss, again, atol=1e-6)
@@ -798,3 +807,32 @@ def test_nothing_and_no_label(classifier):
             call(none, np.zeros(0, "int32"), verbose=0)
         with pytest.raises(AlbertError, match=r"needs a label.*None in row 1"):
             call(ids, [0, None], verbose=0)
+
+
+class InProcesses(Ids):
+    """Keras sends it to processes, to which the model cannot be sent."""
+
+    use_multiprocessing = True
+
+
+def test_of_a_dataset_for_processes_the_first_batch_is_checked(classifier):
+    data = InProcesses()
+    assert streams.checked_py_dataset(data, classifier) is data
+    data.__class__ = type("Wrong", (InProcesses,), {"__getitem__": wrong})
+    with pytest.raises(AlbertError, match="Received: 7 in row 0"):
+        streams.checked_py_dataset(data, classifier)
+
+
+def wrong(self, index):
+    return {"token_ids": np.full((1, 4), 7)}, np.array([7])
+
+
+def test_a_checked_dataset_ends_its_epochs(classifier):
+    data, ended = Ids(), []
+    data.on_epoch_begin = lambda: ended.append("begin")
+    data.on_epoch_end = lambda: ended.append("end")
+    checked = streams.checked_py_dataset(data, classifier)
+    assert streams.checked_py_dataset(checked, classifier) is checked
+    checked.on_epoch_begin()
+    checked.on_epoch_end()
+    assert ended == ["begin", "end"] and checked.num_batches == 2

@@ -21,7 +21,7 @@ from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.sweep import run as sweep_run
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import SearchPlan, read_plan
-from keras_albert.sweep.study import JOURNAL_FILE
+from keras_albert.sweep.study import JOURNAL_FILE, minutes_before, open_study
 from keras_albert.training.run_folder import folder_at
 
 pytestmark = pytest.mark.any_backend
@@ -673,3 +673,46 @@ def test_training(folder, pretrained_folder):
     results = search(folder)
     assert [row["ended"] for row in results] == ["finished"] * 2
     assert all(0 <= row["score"] <= 1 for row in results)
+
+
+def test_a_score_of_zero_is_an_evaluation(tmp_path):
+    """And a row without a score, of an interrupted run, is none."""
+    rows = "step,loss,val_f1\n1,1.0,0.0\n2,1.0,\n3,1.0,0.5\n"
+    (tmp_path / "log.csv").write_text(rows)
+    assert [*sweep_run._evaluations(tmp_path, "f1", 0)] == [(1, 0), (2, 0.5)]
+    assert [*sweep_run._evaluations(tmp_path, "f1", 1)] == [(2, 0.5)]
+
+
+def test_minutes_of_several_interruptions():
+    """Each attempt stores the minutes of all until then."""
+    stored = [("run-a", 2.0), ("run-b", 9.0), ("run-a", 5.0)]
+    trials = [
+        Mock(user_attrs={"output": output, "minutes": minutes})
+        for output, minutes in stored
+    ]
+    study = Mock(get_trials=lambda deepcopy: trials)
+    assert minutes_before(study, "run-a") == 5
+    assert minutes_before(study, "run-c") == 0
+
+
+def test_values_of_a_range_have_three_digits(folder):
+    values = "{ low = 1e-4, high = 2e-4, points = 3 }"
+    plan = PLAN.replace("[1e-4, 2e-4, 4e-4]", values)
+    (folder / "sweep.toml").write_text(plan)
+    found = read_plan(folder / "sweep.toml")
+    assert found.search["learning_rate"] == [1e-4, 1.41e-4, 2e-4]
+
+
+def test_the_first_evaluation_stops_a_hopeless_run(folder, trained):
+    trained({"PAUSE": "0.2"})
+    search(folder, method="halving")
+    plan = read_plan(folder / "sweep.toml")
+    run = SweepRun(folder / "sweep.toml", folder / "out", method="halving")
+    read = {
+        (trial.params["learning_rate"], trial.params["batch_size"]): len(
+            trial.intermediate_values
+        )
+        for trial in open_study(optuna, run, plan).get_trials()
+        if trial.state.name == "PRUNED"
+    }
+    assert read[1e-4, 32] == 1

@@ -456,5 +456,6 @@ def test_what_helps_if_a_column_is_missing(tmp_path):
     (table,) = read_parts(path, fields, skip_bad=True)
     assert table.values["text"] == ["b"]
     path.write_text('{"text": "b"}\n{"body": "a"}\n')
-    with pytest.raises(AlbertError, match=r"jsonl:2.*--skip-bad\."):
-        list(read_parts(path, fields))
+    for rows in (None, 1):  # also of an earlier part
+        with pytest.raises(AlbertError, match=r"jsonl:2.*--skip-bad\."):
+            list(read_parts(path, fields, rows_per_part=rows))

@@ -191,3 +191,16 @@ def test_what_does_not_fit(source, message):
     with pytest.raises(ka.AlbertError, match=message):
         ka.warm_start(model, source())
     np.testing.assert_equal(model.get_weights(), before)
+
+
+def test_relaxed_sharing_begins_with_each_layer_of_the_source_once():
+    """Of two layers the first serves three of five: it counts no more."""
+    source = add_noise(ka.AlbertBackbone(SHALLOW.replace(sharing="none")))
+    model = ka.AlbertBackbone(CONFIG.replace(relaxed_rank=2))
+    ka.warm_start(model, source)
+    kernels = [
+        numpy(row[0].parts["attention"].value.kernel)
+        for row in source.encoder.own
+    ]
+    found = numpy(model.encoder.shared[0][0].parts["attention"].value.kernel)
+    np.testing.assert_allclose(found, np.mean(kernels, axis=0), atol=1e-6)
