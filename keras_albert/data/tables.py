@@ -168,8 +168,7 @@ def read_parts(
         }
     good, bad = 0, 0
     for part in _parts(records, rows_per_part):
-        may_skip = skip_bad or good > 0
-        table = _table(path, part, fields, skip_bad, may_skip, complete)
+        table = _table(path, part, fields, skip_bad, complete, good > 0)
         good += len(table)
         bad += len(table.skipped)
         yield table
@@ -217,10 +216,10 @@ def _table(
     records: list[NumberedRow],
     fields: Mapping[str, Field],
     skip_bad: bool,
-    may_skip: bool,
     complete: Callable[[dict, dict], dict],
+    had_good: bool = False,
 ) -> Table:
-    """A part of a table; `may_skip` says whether an earlier row was good."""
+    """A part of a table; `had_good` says whether an earlier part's row was."""
     examples, rows, lines = [], [], []
     remedy = SKIP_REMEDY
     if path == IN_MEMORY:
@@ -238,7 +237,7 @@ def _table(
             # Only rows of JSONL differ in their columns, and if the first one
             # lacks a column, its name is probably wrong.
             rows_differ = path.suffix.lower() == ".jsonl"
-            rows_differ &= may_skip or bool(examples)
+            rows_differ &= skip_bad or had_good or bool(examples)
             (bad if rows_differ else every).add(place_of(path, line), error)
         except AlbertError as error:
             bad.add(place_of(path, line), error)
