@@ -759,7 +759,7 @@ def test_short_texts_of_a_data_loader(classifier):
         expected = classifier.predict(texts)
         np.testing.assert_allclose(found, expected, atol=1e-6)
     # A sample that is a batch: of ids, by name.
-    ids = classifier.preprocess(["a", "bc"])
+    ids = classifier.preprocess(texts)
     batches = torch.utils.data.DataLoader([ids], batch_size=None)
     np.testing.assert_allclose(classifier.predict(batches), found, atol=1e-5)
 
