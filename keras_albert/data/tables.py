@@ -219,7 +219,10 @@ def _table(
     complete: Callable[[dict, dict], dict],
     had_good: bool = False,
 ) -> Table:
-    """A part of a table; `had_good` says whether an earlier part's row was."""
+    """Makes a table of some rows of a file.
+
+    `had_good` says whether an earlier part of the file had a good row.
+    """
     examples, rows, lines = [], [], []
     remedy = SKIP_REMEDY
     if path == IN_MEMORY:

@@ -50,9 +50,10 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # (tests/benchmarks/README.md).
 LARGEST_ERROR, LEAST_SAME = 0.5, 0.9
 # Least cosine of each vector of the export with that of the model. TOLERANCES
-# are not for vectors: whitening multiplies rounding errors where the vectors of
-# texts hardly differ. In float32 the error, in standard deviations of the
-# outputs, must be below LARGEST_VECTOR_ERROR, too; lengths count there.
+# are not for vectors: whitening multiplies rounding errors in directions in
+# which the vectors of texts hardly differ. A cosine does not see a wrong
+# length. In float32, the root mean square of the differences, in standard
+# deviations of the outputs, must therefore not exceed LARGEST_VECTOR_ERROR.
 LEAST_COSINES = {
     "float32": 0.9999,
     "float16": 0.95,

@@ -157,7 +157,7 @@ def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
     texts = list(itertools.islice(lines, run.rows))
     if not texts:
         raise AlbertError(f"{path}: no text. Expected a text a line.")
-    # All are loaded first, so that a wrong name is told at once.
+    # All are loaded first, so that a wrong name is refused before any result.
     models = {source: load(source, backbone=True) for source in run.model}
     found = {}
     for source, model in models.items():

@@ -181,16 +181,14 @@ class AlbertModel(KeepsJaxState, keras.Model):
     ) -> Any:
         """`keras.Model.train_on_batch` for ids or texts, checked first."""
         method = super().train_on_batch
-        given = feeding().by_name(method, x, y, *args, **kwargs)
-        return method(**feeding().fed(self, given))
+        return feeding().call_fed(self, method, x, y, *args, **kwargs)
 
     def test_on_batch(
         self, x: Any, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """`keras.Model.test_on_batch` for ids or texts, checked first."""
         method = super().test_on_batch
-        given = feeding().by_name(method, x, y, *args, **kwargs)
-        return method(**feeding().fed(self, given))
+        return feeding().call_fed(self, method, x, y, *args, **kwargs)
 
     def predict_on_batch(self, x: Any) -> Any:
         """`keras.Model.predict_on_batch` for ids or texts, checked first."""
@@ -202,8 +200,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
     ) -> Any:
         """`keras.Model.evaluate` for the inputs of `fit`, checked first."""
         with feeding().unwrapped_errors(self):
-            given = feeding().by_name(super().evaluate, x, y, *args, **kwargs)
-            return super().evaluate(**feeding().fed(self, given))
+            method = super().evaluate
+            return feeding().call_fed(self, method, x, y, *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """`keras.Model.predict` for the inputs of `fit`, checked first."""

@@ -93,6 +93,13 @@ def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def call_fed(
+    model: AlbertModel, method: Callable, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a method of Keras with the arguments that `fed` makes of these."""
+    return method(**fed(model, by_name(method, *args, **kwargs)))
+
+
 def by_name(function: Callable, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """The arguments of a call, by the names of the function's parameters."""
     given = inspect.signature(function).bind(*args, **kwargs).arguments
@@ -110,7 +117,7 @@ def held_out(model: AlbertModel, data: Any) -> Any:
     if not 1 <= len(data) <= len(names):
         raise AlbertError(
             "`validation_data` must be (x,), (x, y) or (x, y, sample_weight). "
-            f"Received: {len(data)} parts."
+            f"Received: {len(data)} parts. Give one of these forms."
         )
     given = dict(zip(names, data, strict=False))
     return tuple(fed(model, given).values())

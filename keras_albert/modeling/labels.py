@@ -102,11 +102,8 @@ def _checked(y, classes: Classes | None, loss):
     if array is None:  # for instance ragged rows, which Keras refuses
         _check_no_names(y)
         return y
-    if array.dtype == object and None in (labels := array.ravel().tolist()):
-        row = labels.index(None) // max(1, array[0:1].size)
-        raise AlbertError(
-            f"every example needs a label. Received: None in row {row}."
-        )
+    if array.dtype == object:
+        _check_none_is_missing(array)
     if is_text(array):
         _check_not_one_hot(loss)
         array = np.array(
@@ -128,6 +125,16 @@ def _checked(y, classes: Classes | None, loss):
                 f"{CORRECT}"
             )
     return y if is_tensor else array
+
+
+def _check_none_is_missing(array: np.ndarray) -> None:
+    """Raises AlbertError if an example, or one of its tokens, has no label."""
+    for row, labels in enumerate(array):
+        if any(label is None for label in np.ravel(labels)):
+            raise AlbertError(
+                f"every label must be given. Received: None in row {row}. "
+                "Correct it, or leave the example out."
+            )
 
 
 def _check_not_ambiguous(classes: Classes) -> None:

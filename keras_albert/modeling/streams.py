@@ -2,7 +2,7 @@
 
 A stream is a tf.data dataset, whose graph then tokenizes; a torch DataLoader,
 whose worker processes then tokenize; or an iterator, such as a generator. A
-PyDataset of Keras gives ids, which are only checked.
+PyDataset of Keras gives ids, which are checked, and labels or their names.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from keras_albert.private_apis import without_iterator
 
 READ_ONCE = (
     "an iterator, such as a generator, can be read once, and is read again "
-    "here. Give a "
-    "tf.data.Dataset or a DataLoader, also as `validation_data`; or epochs=1."
+    "here. Give a tf.data.Dataset or a DataLoader, also as `validation_data`; "
+    "or epochs=1."
 )
 
 
@@ -200,7 +200,6 @@ def batch_of_ids(model, batch) -> tuple:
     if holds_text(x):
         x = model.preprocess(_as_named_texts(x))
     else:
-        check_has_ids(x)
         axes = axes_of(model, x)
         check_inputs(model.config, _numpy(x), axes, model.takes_packed)
     if rest:
@@ -243,9 +242,10 @@ def _collated(model, collate: Callable, is_default: bool, samples) -> tuple:
         # torch's default_collate has transposed the choices, from B lists of C
         # texts to C lists of B texts. This transposes them back.
         x["choices"] = [list(row) for row in zip(*x["choices"], strict=True)]
-    # default_collate makes a list of a batch of texts alone, too.
-    if is_default and isinstance(batch, list) and not _is_text_list(samples):
-        batch[1:2] = [_by_rows(each, samples[0][1]) for each in batch[1:2]]
+    has_parts = is_default and isinstance(batch, list) and len(batch) > 1
+    # default_collate also makes a list of a batch of texts without labels.
+    if has_parts and not _is_text_list(samples):
+        batch[1] = _by_rows(batch[1], samples[0][1])
     return keras.tree.map_structure(torch.as_tensor, batch_of_ids(model, batch))
 
 

@@ -78,21 +78,17 @@ def test_several_labels():
     assert linear_outputs(fit_several, without_words, ones, [["a"]]) is None
 
 
-def test_choices_that_the_text_names():
-    """The right choice is the animal of the text, whichever comes first."""
+@pytest.mark.parametrize("where", ["text", "question"])
+def test_choices_that_are_named(where):
+    """The right choice is the animal of the text, or of the question."""
     rng = np.random.default_rng(0)
     chosen = np.array([rng.permutation(ANIMALS)[:3] for _ in range(300)])
     right = rng.integers(3, size=300)
-    table = Table(
-        Path("table.jsonl"),
-        {
-            "text": [f"I saw the {a}." for a in chosen[np.arange(300), right]],
-            "choices": [list(row) for row in chosen],
-            LABEL: right.tolist(),
-        },
-        rows=[{}] * 300,
-        lines=list(range(300)),
-    )
+    values = {"text": ["I saw it."] * 300, "question": ["What was it?"] * 300}
+    values[where] = [f"I saw the {a}." for a in chosen[np.arange(300), right]]
+    values |= {"choices": [list(row) for row in chosen], LABEL: right.tolist()}
+    path, lines = Path("table.jsonl"), list(range(300))
+    table = Table(path, values, rows=[{}] * 300, lines=lines)
     held_out = table.take(np.arange(200, 300))
     outputs = ALL_TASKS["choice"].linear_outputs(
         table.take(np.arange(200)), held_out, None
@@ -129,28 +125,3 @@ def test_the_linear_model_has_a_largest_size(monkeypatch):
     texts = [["one two three four five", "six seven eight nine ten"]]
     bag_of_words.linear_outputs(fit, texts, np.array([0, 1]), texts)
     assert 1 <= sizes[0] <= 3
-
-
-def test_choices_that_the_question_names():
-    """The linear model of words reads the question, too."""
-    animals = np.array(["ant", "bee", "cow", "doe", "elk", "fox"])
-    rng = np.random.default_rng(0)
-    chosen = np.array([rng.permutation(animals)[:3] for _ in range(300)])
-    right = rng.integers(3, size=300)
-    named = chosen[np.arange(300), right]
-    table = Table(
-        Path("table.jsonl"),
-        {
-            "text": ["I saw it."] * 300,
-            "question": [f"Was it the {each}?" for each in named],
-            "choices": [list(row) for row in chosen],
-            LABEL: right.tolist(),
-        },
-        rows=[{}] * 300,
-        lines=list(range(300)),
-    )
-    held_out = table.take(np.arange(200, 300))
-    outputs = ALL_TASKS["choice"].linear_outputs(
-        table.take(np.arange(200)), held_out, None
-    )
-    assert (outputs.argmax(1) == right[200:]).mean() > 0.95

@@ -775,8 +775,8 @@ def test_arguments_by_position(classifier):
     by_name = classifier.fit(
         x, names, verbose=0, validation_data=held_out, class_weight=weights
     ).history
-    for name, values in by_name.items():
-        np.testing.assert_allclose(by_position[name], values, atol=1e-5)
+    for name, values in by_name.items():  # a step of SGD is between them
+        np.testing.assert_allclose(by_position[name], values, atol=1e-3)
     with pytest.raises(TypeError, match="multiple values"):
         classifier.fit(*given, validation_data=held_out)
     with pytest.raises(AlbertError, match="Received: 4 parts"):
@@ -805,7 +805,7 @@ def test_nothing_and_no_label(classifier):
     for call in (classifier.evaluate, classifier.fit):
         with pytest.raises(AlbertError, match=r"one example or more"):
             call(none, np.zeros(0, "int32"), verbose=0)
-        with pytest.raises(AlbertError, match=r"needs a label.*None in row 1"):
+        with pytest.raises(AlbertError, match=r"None in row 1\."):
             call(ids, [0, None], verbose=0)
 
 
@@ -815,16 +815,18 @@ class InProcesses(Ids):
     use_multiprocessing = True
 
 
+class WrongInProcesses(InProcesses):
+    """Its first label is no class."""
+
+    def __getitem__(self, index):
+        return {"token_ids": np.full((1, 4), 7)}, np.array([7])
+
+
 def test_of_a_dataset_for_processes_the_first_batch_is_checked(classifier):
     data = InProcesses()
     assert streams.checked_py_dataset(data, classifier) is data
-    data.__class__ = type("Wrong", (InProcesses,), {"__getitem__": wrong})
     with pytest.raises(AlbertError, match="Received: 7 in row 0"):
-        streams.checked_py_dataset(data, classifier)
-
-
-def wrong(self, index):
-    return {"token_ids": np.full((1, 4), 7)}, np.array([7])
+        streams.checked_py_dataset(WrongInProcesses(), classifier)
 
 
 def test_a_checked_dataset_ends_its_epochs(classifier):

@@ -569,12 +569,16 @@ def test_a_run_that_goes_on_is_found_before_another_begins(
 
 
 def test_values_at_equal_ratios(folder):
-    values = "{ low = 1e-5, high = 1e-3, points = 3 }"
-    plan = PLAN.replace("[1e-4, 2e-4, 4e-4]", values)
-    (folder / "sweep.toml").write_text(plan)
-    found = read_plan(folder / "sweep.toml")
-    assert found.search["learning_rate"] == [1e-5, 1e-4, 1e-3]
-    assert found.combinations == 6
+    for high, expected in (
+        ("1e-3", [1e-5, 1e-4, 1e-3]),
+        ("2e-5", [1e-5, 1.41e-5, 2e-5]),  # rounded to three digits
+    ):
+        values = f"{{ low = 1e-5, high = {high}, points = 3 }}"
+        plan = PLAN.replace("[1e-4, 2e-4, 4e-4]", values)
+        (folder / "sweep.toml").write_text(plan)
+        found = read_plan(folder / "sweep.toml")
+        assert found.search["learning_rate"] == expected
+        assert found.combinations == 6
     values = "{ low = 7, high = 29, points = 3 }"
     (folder / "sweep.toml").write_text(PLAN.replace("[16, 32]", values))
     counts = read_plan(folder / "sweep.toml").search["batch_size"]
@@ -693,14 +697,6 @@ def test_minutes_of_several_interruptions():
     study = Mock(get_trials=lambda deepcopy: trials)
     assert minutes_before(study, "run-a") == 5
     assert minutes_before(study, "run-c") == 0
-
-
-def test_values_of_a_range_have_three_digits(folder):
-    values = "{ low = 1e-4, high = 2e-4, points = 3 }"
-    plan = PLAN.replace("[1e-4, 2e-4, 4e-4]", values)
-    (folder / "sweep.toml").write_text(plan)
-    found = read_plan(folder / "sweep.toml")
-    assert found.search["learning_rate"] == [1e-4, 1.41e-4, 2e-4]
 
 
 def test_the_first_evaluation_stops_a_hopeless_run(folder, trained):

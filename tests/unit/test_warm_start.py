@@ -80,19 +80,27 @@ def test_inner_blocks_start_from_those_of_their_place():
     np.testing.assert_array_equal(biases, [first, first, second, second])
 
 
+def relaxed_from(config, rank):
+    """A model with relaxed sharing, and the kernels of a source's layers.
+
+    The layers of the source, whose config is given, share nothing.
+    """
+    source = add_noise(ka.AlbertBackbone(config.replace(sharing="none")))
+    model = ka.AlbertBackbone(CONFIG.replace(relaxed_rank=rank))
+    ka.warm_start(model, source)
+    return model, [
+        numpy(row[0].parts["attention"].value.kernel)
+        for row in source.encoder.own
+    ]
+
+
 @pytest.mark.parametrize("rank", [2, 26, 29])
 def test_relaxed_sharing_from_layers_that_differ(rank):
     """The mean of the layers, and the best approximation of the rest.
 
     A rank as large as the kernels loses nothing.
     """
-    source = add_noise(ka.AlbertBackbone(CONFIG.replace(sharing="none")))
-    model = ka.AlbertBackbone(CONFIG.replace(relaxed_rank=rank))
-    ka.warm_start(model, source)
-    expected = [
-        numpy(row[0].parts["attention"].value.kernel)
-        for row in source.encoder.own
-    ]
+    model, expected = relaxed_from(CONFIG, rank)
     mean = numpy(model.encoder.shared[0][0].parts["attention"].value.kernel)
     np.testing.assert_allclose(mean, np.mean(expected, axis=0), atol=1e-6)
     for row, kernel in zip(model.encoder.own, expected, strict=True):
@@ -195,12 +203,6 @@ def test_what_does_not_fit(source, message):
 
 def test_relaxed_sharing_begins_with_each_layer_of_the_source_once():
     """Of two layers the first serves three of five: it counts no more."""
-    source = add_noise(ka.AlbertBackbone(SHALLOW.replace(sharing="none")))
-    model = ka.AlbertBackbone(CONFIG.replace(relaxed_rank=2))
-    ka.warm_start(model, source)
-    kernels = [
-        numpy(row[0].parts["attention"].value.kernel)
-        for row in source.encoder.own
-    ]
+    model, kernels = relaxed_from(SHALLOW, rank=2)
     found = numpy(model.encoder.shared[0][0].parts["attention"].value.kernel)
     np.testing.assert_allclose(found, np.mean(kernels, axis=0), atol=1e-6)
