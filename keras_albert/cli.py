@@ -234,6 +234,12 @@ def _with_settings(arguments: list[str]) -> list[str]:
             + (f"Did you mean `{close[0]}`? " if close else "")
             + f"The commands are {', '.join(COMMANDS)}."
         )
+    if rest and not rest[0].startswith("-"):
+        raise AlbertError(
+            f"`{command}` takes options only. Received: {rest[0]!r}. Write the "
+            "option before its value, such as --output folder; `keras-albert "
+            f"{command} --help` lists the options."
+        )
     known = option_types(COMMANDS[command].run_class)
     options, changes, ordinary = [], [], []
     recipes = {}  # by where the option was given

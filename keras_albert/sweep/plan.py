@@ -10,6 +10,7 @@ from pathlib import Path
 
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.options import option_arguments
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.settings import closest_option, flatten, option_types
 from keras_albert.storage import read_toml
@@ -50,8 +51,9 @@ def read_plan(path: Path) -> SearchPlan:
     Raises AlbertError if it is not such a file, an option does not exist, is
     there twice or has no values, or there are too many combinations.
     """
-    # All names are checked before the first run. A wrong value makes the runs
-    # fail that have it, perhaps after hours.
+    # All names and the types of all values are checked before the first run. A
+    # number out of its range makes the runs fail that have it, perhaps after
+    # hours.
     content = read_toml(path)
     if unknown := sorted(content.keys() - set(_TABLES)):
         raise AlbertError(
@@ -85,6 +87,11 @@ def read_plan(path: Path) -> SearchPlan:
         name: _values(path, name, value, known[name])
         for name, value in given.items()
     }
+    given = [(name, [value]) for name, value in options.items()]
+    for name, values in (*given, *search.items()):
+        if name != "recipe":  # stands for several options
+            for value in values:
+                option_arguments(name, value, known, str(path))
     if twice := sorted(options.keys() & search.keys()):
         raise AlbertError(
             f"{path}: `{twice[0]}` is in `options` and in `search`. Remove it "

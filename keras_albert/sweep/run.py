@@ -343,7 +343,9 @@ def _watch(process, trial, output: Path, name: str, begun: float, end) -> str:
     `time.monotonic()` when the run began, and `end` the one at which the time
     is up, or None.
     """
-    reported, stored = 0, time.monotonic()
+    stored = time.monotonic()
+    # Before an interruption, too, see `open_study`.
+    reported = len(trial.study.trials[trial.number].intermediate_values)
     try:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)

@@ -24,9 +24,10 @@ def open_study(optuna, run: SweepRun, plan: SearchPlan):
     halving = optuna.pruners.SuccessiveHalvingPruner(
         min_resource=1, reduction_factor=REDUCTION
     )
+    storage = optuna.storages.JournalStorage(journal)
     study = optuna.create_study(
         study_name=STUDY,
-        storage=optuna.storages.JournalStorage(journal),
+        storage=storage,
         load_if_exists=True,
         direction="maximize",
         pruner=halving
@@ -43,12 +44,17 @@ def open_study(optuna, run: SweepRun, plan: SearchPlan):
             named = dict(zip(plan.search, values, strict=True))
             if named not in queued:
                 study.enqueue_trial(named)
-    for trial in trials:  # those that were interrupted
-        if trial.state == optuna.trial.TrialState.RUNNING:
-            # First: an interrupted command then loses none. `params` has only
-            # what the search has asked for until then.
-            study.enqueue_trial(trial.system_attrs["fixed_params"])
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+    number_of_study = storage.get_study_id_from_name(STUDY)
+    for trial in trials:
+        if trial.state == optuna.trial.TrialState.RUNNING:  # was interrupted
+            # Back into the queue, with the evaluations that it has reported: a
+            # second trial would make them count twice in successive halving.
+            storage.set_trial_state_values(
+                storage.get_trial_id_from_study_id_trial_number(
+                    number_of_study, trial.number
+                ),
+                optuna.trial.TrialState.WAITING,
+            )
     return study
 
 
@@ -84,11 +90,6 @@ def ended_trials(study) -> dict[str, object]:
         if "ended" in trial.user_attrs
         and trial.state.is_finished()
         and trial.number not in retried
-        # A command that was killed between `set_user_attr` and `tell` leaves a
-        # trial that `open_study` marks as FAIL and queues again: it has not
-        # ended.
-        and (trial.state.name == "FAIL")
-        == (trial.user_attrs["ended"] == "failed")
     }
 
 

@@ -294,6 +294,7 @@ def test_what_to_validate_on(arguments, validation, tmp_path):
         ("fintune --help", "no command `fintune`. Did you mean `finetune`"),
         ("zzz", "no command `zzz`. The commands are vocab, prepare, pretrain"),
         ("--file run.toml", "no command `--file`. The commands are"),
+        ("predict a.txt --model m", "options only. Received: 'a.txt'. Write"),
         ("pretrain --optimizer.beta1=1", "mean `--optimizer.beta-1`?"),
         ("embed --recipe=paper", "and `finetune`. Received: embed"),
         ("pretrain --recipe=paper", "must be small. Received: 'paper'"),
