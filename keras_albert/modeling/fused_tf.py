@@ -1,4 +1,4 @@
-"""GELU and LayerNorm in one pass over memory each, to train on a CPU.
+"""GELU, LayerNorm and cross-entropy in few passes over memory, for CPUs.
 
 TensorFlow computes a GELU and its gradient with some 25 operations, of which
 each reads and writes all activations. XLA makes a single loop of them. Only
@@ -30,10 +30,13 @@ _compiled = functools.partial(
 )
 
 
-def is_faster(tokens: tf.Tensor) -> bool:
-    """Whether a step of training should use this module for tokens [N, H]."""
+def is_faster(rows: tf.Tensor) -> bool:
+    """Whether training should use this module for a tensor of shape [..., H].
+
+    H is the hidden size, or the number of classes of a cross-entropy.
+    """
     return (
-        tokens.shape[1] >= LEAST_WIDTH
+        rows.shape[-1] >= LEAST_WIDTH
         # XLA was tried on no other system.
         and (sys.platform, platform.machine()) == ("linux", "x86_64")
         and not _accelerators()
@@ -69,6 +72,33 @@ def add_and_normalize(x, residual, gamma, beta) -> tf.Tensor:
 
     rows = _padded(x, residual)
     return _unpadded(_normalize(*rows, gamma, beta), x), gradient
+
+
+@tf.custom_gradient
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """-log(softmax(logits)) at the labels: int [N], float [N, C] -> [N].
+
+    Raises tf.errors.InvalidArgumentError for a label that is not from 0 to
+    C - 1, as TensorFlow's own operation.
+    """
+    labels = tf.cast(labels, tf.int32)[:, tf.newaxis]
+    count = logits.shape[1]
+    message = f"a label is not from 0 to {count - 1}"
+    checks = [
+        tf.debugging.assert_non_negative(labels, message),
+        tf.debugging.assert_less(labels, count, message),
+    ]
+    with tf.control_dependencies([each for each in checks if each is not None]):
+        labels = tf.identity(labels)
+    rows = _padded(labels, logits)
+    losses, log_sums = (_unpadded(x, labels) for x in _cross_entropy(*rows))
+
+    def gradient(upstream):
+        upstream = upstream[:, tf.newaxis]
+        rows = _padded(labels, logits, log_sums, upstream)
+        return None, _unpadded(_cross_entropy_gradient(*rows), logits)
+
+    return losses[:, 0], gradient
 
 
 def _padded(*tensors):
@@ -125,6 +155,26 @@ def _normalize_gradient(x, residual, upstream, gamma, beta):
         tf.cast(tf.reduce_sum(upstream * unit, axis=0), gamma.dtype),
         tf.cast(tf.reduce_sum(upstream, axis=0), beta.dtype),
     )
+
+
+@_compiled
+def _cross_entropy(labels, logits):
+    """The losses, and the logarithms of the sums of exp(logits): [N, 1]."""
+    log_sums = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
+    # XLA sums the one logit of a row in the same loop, unlike a gather.
+    chosen = tf.where(_is_label(labels, logits), logits, 0)
+    return log_sums - tf.reduce_sum(chosen, axis=1, keepdims=True), log_sums
+
+
+@_compiled
+def _cross_entropy_gradient(labels, logits, log_sums, upstream):
+    probabilities = tf.exp(logits - log_sums)
+    expected = tf.cast(_is_label(labels, logits), logits.dtype)
+    return upstream * (probabilities - expected)
+
+
+def _is_label(labels, logits):
+    return tf.equal(tf.range(logits.shape[1]), labels)
 
 
 def _normalized(x):

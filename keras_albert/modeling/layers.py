@@ -236,7 +236,7 @@ def attention_output(
     this is a training step. The other arguments are those of `attention`.
     """
     tokens = _flat(x)
-    fused_ops = _fused_operations(tokens, training)
+    fused_ops = fused_operations(tokens, training)
     output = linear(weights["output"], _flat(context))
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
     output = _normalized_sum(weights["layer_norm"], tokens, output, fused_ops)
@@ -246,7 +246,7 @@ def attention_output(
 def feed_forward(config: AlbertConfig, weights, x, seeds=None, training=False):
     """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, T, H]."""
     tokens = _flat(x)
-    fused_ops = _fused_operations(tokens, training)
+    fused_ops = fused_operations(tokens, training)
     inner = _intermediate(config, weights["intermediate"], tokens, fused_ops)
     output = linear(weights["output"], inner)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
@@ -286,17 +286,17 @@ def _products_of_torch():
     return linear_torch
 
 
-def _fused_operations(tokens, training: bool):
+def fused_operations(rows, training: bool):
     """Returns the module `fused_tf` if it is faster for this step, else None.
 
-    It has GELU and LayerNorm, compiled by XLA, for training on a CPU with
-    TensorFlow.
+    It has GELU, LayerNorm and cross-entropy, compiled by XLA, for training on a
+    CPU with TensorFlow. `rows` is one of their inputs.
     """
     if not training or keras.backend.backend() != "tensorflow":
         return None
     from keras_albert.modeling import fused_tf
 
-    return fused_tf if fused_tf.is_faster(tokens) else None
+    return fused_tf if fused_tf.is_faster(rows) else None
 
 
 def _intermediate(config: AlbertConfig, weights, x, fused_ops):

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_albert.distribution.backend import loss_normalizer
 from keras_albert.errors import AlbertError, check_positive_number
+from keras_albert.modeling.layers import fused_operations
 
 MASKED_LM_LOSS_EPSILON = 1e-5  # reference run_pretraining.py, denominator
 # Avoids a division by 0 for a batch without weight, whose loss is 0. Added to
@@ -64,6 +65,11 @@ class WeightedCrossEntropy(keras.losses.Loss):
     def of_predictions(self, y_true: Any, logits: Any) -> Any:
         """The loss of each prediction, float32 [...]."""
         _check_shape("y_true", y_true, logits.shape[:-1])
+        fused_ops = fused_operations(logits, training=True)
+        if fused_ops:
+            rows = ops.reshape(logits, (-1, logits.shape[-1]))
+            losses = fused_ops.cross_entropy(ops.reshape(y_true, (-1,)), rows)
+            return ops.reshape(losses, ops.shape(logits)[:-1])
         return keras.losses.sparse_categorical_crossentropy(
             y_true, logits, from_logits=True
         )
