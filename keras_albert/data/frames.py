@@ -52,7 +52,7 @@ def _columns(data: Frame) -> Mapping[str, Any]:
             for name, values in data.to_dict().items()
         }
     if hasattr(data, "to_pydict"):  # pyarrow
-        _check_named_once(data.column_names)
+        check_named_once(data.column_names, "the table")
         try:
             return data.to_pydict()
         except (ValueError, OverflowError) as error:  # such as a distant date
@@ -61,7 +61,7 @@ def _columns(data: Frame) -> Mapping[str, Any]:
                 f"({reason_of(error)}). Leave its column out."
             ) from None
     if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
-        _check_named_once(data.columns)
+        check_named_once(data.columns, "the table")
         known = data.astype(object).where(data.notna(), None)
         return known.to_dict(orient="list")
     if hasattr(data, "to_dicts"):  # polars
@@ -85,11 +85,12 @@ def _columns(data: Frame) -> Mapping[str, Any]:
     )
 
 
-def _check_named_once(names: Iterable) -> None:
+def check_named_once(names: Iterable, table: str) -> None:
+    """Raises AlbertError, which begins with `table`, for two equal names."""
     names = [*map(str, names)]
     if len(set(names)) < len(names):
         raise AlbertError(
-            f"the table names a column twice: {', '.join(names)}. Rename one."
+            f"{table} names a column twice: {', '.join(names)}. Rename one."
         )
 
 

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from keras_albert.data.frames import check_named_once
 from keras_albert.errors import AlbertError, reason_of
 from keras_albert.text.files import (
+    UndecodableLine,
     json_object,
     open_parquet,
     read_lines_or_faults,
@@ -122,7 +124,10 @@ def _csv_records(fresh: Iterator[Line], delimiter: str) -> Iterator[Record]:
         while numbered := again.popleft() if again else next(fresh, None):
             taken.append(numbered)
             _, line = numbered
-            # The error of a line that is not UTF-8 replaces its record below.
+            # The error of a line that is not UTF-8 replaces its record below,
+            # which its quotes and delimiters bound.
+            if isinstance(line, UndecodableLine):
+                line = line.text
             yield "\n" if isinstance(line, AlbertError) else f"{line}\n"
 
     def fresh_reader():
@@ -155,7 +160,7 @@ def _csv_records(fresh: Iterator[Line], delimiter: str) -> Iterator[Record]:
         for _, line in taken:
             if isinstance(line, AlbertError):
                 record = line
-        if record:
+        if any(isinstance(x, AlbertError) or x.strip(" ") for _, x in taken):
             yield last, record
 
 
@@ -215,6 +220,7 @@ def _read_parquet(
     path: Path, columns: Collection[str]
 ) -> Iterator[NumberedRow]:
     with open_parquet(path) as file:
+        check_named_once(file.schema_arrow.names, f"{path}: the file")
         number = 0
         for batch in file.iter_batches(TABLE_ROWS_AT_ONCE):
             for row in _parquet_rows(batch):

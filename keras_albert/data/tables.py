@@ -279,13 +279,15 @@ class MissingColumn(AlbertError):
 def naming_columns(option: str) -> Iterator[None]:
     """Adds an option to the message about a missing column, as its remedy.
 
-    `option` may have braces, in whose place the name of the field is put.
+    `option` may have braces, in whose place the name of the field is put; of
+    the second of several ("negative 2") its first word.
     """
     try:
         yield
     except MissingColumn as error:
         raise AlbertError(
-            f"{error} Or name another column with {option.format(error.field)}."
+            f"{error} Or name another column with "
+            f"{option.format(error.field.partition(' ')[0])}."
         ) from None
 
 

@@ -216,7 +216,9 @@ def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
         )
     if tables.held_out is None and run.validation is not None:
         count = len(tables.train)
-        why = f"no label with {FEWEST_OF_A_LABEL} different texts"
+        why = "too few different texts"
+        if ALL_TASKS[run.task].has_classes:
+            why = f"no label with {FEWEST_OF_A_LABEL} different texts"
         if count < FEWEST_ROWS:
             why = f"{count:,} rows, fewer than {FEWEST_ROWS}"
         return (

@@ -144,7 +144,7 @@ def without_nan(value: object) -> object:
         return None
     if isinstance(value, dict):
         return {name: without_nan(each) for name, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # a map of Parquet is a list of tuples
         return [*map(without_nan, value)]
     return value
 

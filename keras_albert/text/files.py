@@ -182,12 +182,26 @@ def decode_line(line: bytes, is_first: bool) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise AlbertError(
+        text = _without_end(line.decode("utf-8", "replace"))
+        raise UndecodableLine(
             f"not UTF-8 text ({error.reason}, byte {line[error.start]:#04x}). "
             "Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, "
-            "or remove the line."
+            "or remove the line.",
+            text,
         ) from None
-    return text.removesuffix("\n").removesuffix("\r")
+    return _without_end(text)
+
+
+class UndecodableLine(AlbertError):
+    """A line is not UTF-8; `text` has U+FFFD in place of the wrong bytes."""
+
+    def __init__(self, message: str, text: str):
+        super().__init__(message)
+        self.text = text
+
+
+def _without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 def json_object(line: str) -> dict[str, Any]:

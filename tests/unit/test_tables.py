@@ -288,14 +288,18 @@ def test_bad_rows_are_left_out_where_asked(tmp_path):
 
 
 def test_bad_rows_of_other_files(tmp_path):
-    """CSV: a bad byte alone, one within quotes, a stray quote at the end."""
+    """CSV: a bad byte alone, one within quotes, a stray quote at the end.
+
+    The byte in line 6 stands behind the quote that begins the text.
+    """
     content = (
-        b'text,label\na,1\n\xe9,1\n"b\nb",2\n"c\n\xe9\n",3\nd,4\n"e" f,5\ng,6\n'
+        b'text,label\na,1\n\xe9,1\n"b\nb",2\n"c\xe9\nc\n",3\nd,4\n"e" f,5\n  \n'
+        b"g,6\n"
     )
     path = write(tmp_path, "a.csv", content)
     table = read_table(path, FIELDS, skip_bad=True)
     assert table.values["text"] == ["a", "b\nb", "d", "g"]
-    assert table.lines == [2, 5, 9, 11]
+    assert table.lines == [2, 5, 9, 12]
     byte, within, quote = table.skipped
     assert ":3: not UTF-8" in byte and ":8: not UTF-8" in within
     assert ":10: malformed CSV" in quote
@@ -387,6 +391,12 @@ def test_parquet(tmp_path):
     with pytest.raises(AlbertError, match="a value of the table cannot"):
         read_table(pa.table(distant), TEXT)
     write_table(pa.table(distant), path)
+    twice = pa.table([["a"], ["b"], ["c"]], names=["text", "label", "label"])
+    with pytest.raises(AlbertError, match="the table names a column twice"):
+        read_table(twice, FIELDS)
+    write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(AlbertError, match=r"twice\.parquet: the file names a"):
+        read_table(tmp_path / "twice.parquet", FIELDS)
     with pytest.raises(AlbertError, match=r"a\.parquet:1: a value cannot be"):
         read_table(path, TEXT)
     assert read_table(path, TEXT, skip_bad=True).values["text"] == ["b"]
@@ -453,6 +463,12 @@ def test_what_helps_if_a_column_is_missing(tmp_path):
     message = str(error.value)
     assert "--skip-bad" not in message
     assert message.endswith(" Or name another column with --columns.text.")
+    negative = {"negative 2": Field("neg", read_text)}
+    with (
+        pytest.raises(AlbertError, match=r"with --columns\.negative\.$"),
+        tables.naming_columns("--columns.{}"),
+    ):
+        list(read_parts(path, negative))
     (table,) = read_parts(path, fields, skip_bad=True)
     assert table.values["text"] == ["b"]
     path.write_text('{"text": "b"}\n{"body": "a"}\n')

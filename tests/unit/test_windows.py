@@ -126,6 +126,16 @@ def test_answer_that_vanishes(tokenizer):
     assert not found.is_lost and found.start
 
 
+def test_white_space_behind_an_answer(tokenizer):
+    """It would belong to the first piece of the next word."""
+    context = "The fox sold two hens."
+    for answer in ("fox sold", "fox sold ", " fox sold"):
+        (window,) = make_windows(
+            tokenizer, [question(context, answer)], WindowConfig()
+        )
+        assert marked(window, context) == "fox sold"
+
+
 def test_what_the_reference_drops_is_kept(tokenizer):
     # It gives a question up where less than 80 % of the characters of its
     # context can be matched; Hangul decomposes, so none of these can.

@@ -62,7 +62,10 @@ def make_windows(
         answer = None
         if question.answers:
             first = question.answers[0]
-            answer = pieces.covering(first.start, first.start + len(first.text))
+            # The white space before a word belongs to its first piece, so that
+            # an answer that ends in white space would take it along.
+            end = first.start + len(first.text.rstrip())
+            answer = pieces.covering(first.start, end)
         query = queries[index][: config.query_length]
         own = _windows_of(index, query, pieces, answer, config)
         if len(query) < len(queries[index]):
