@@ -335,7 +335,11 @@ def _read_dense(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _write_dense(model: AlbertForTextEmbedding, folder: Path) -> None:
-    kernel, bias = map(np.asarray, model.projection.get_weights())
+    projection = model.projection  # whose kernel includes a LoRA adapter
+    kernel, bias = (
+        ops.convert_to_numpy(each)
+        for each in (projection.kernel, projection.bias)
+    )
     write_json(
         folder / HF_CONFIG_FILE,
         {

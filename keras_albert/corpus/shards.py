@@ -93,13 +93,14 @@ class Manifest:
         if type(version) is not int:
             raise AlbertError(
                 f"{path}: not the manifest of token shards (no "
-                "format_version). Run `keras-albert prepare` again."
+                "format_version). Remove the folder, and run `keras-albert "
+                "prepare` again."
             )
         if version != FORMAT_VERSION:
             raise AlbertError(
                 f"{path}: this version of keras-albert reads format "
-                f"{FORMAT_VERSION}. Received: format_version={version}. Run "
-                "`keras-albert prepare` again."
+                f"{FORMAT_VERSION}. Received: format_version={version}. Remove "
+                "the folder, and run `keras-albert prepare` again."
             )
         try:
             shards = content.pop("shards")
@@ -110,7 +111,7 @@ class Manifest:
         except (AttributeError, KeyError, TypeError):
             raise AlbertError(
                 f"{path}: the manifest is damaged. Copy the folder again, or "
-                "run `keras-albert prepare` again."
+                "remove it and run `keras-albert prepare` again."
             ) from None
         return manifest
 
@@ -185,8 +186,8 @@ class ShardSet:
         manifest = Manifest.read(folder)
         if not manifest.count("documents"):
             raise AlbertError(
-                f"{folder / MANIFEST_FILE}: the shards hold no document. Run "
-                "`keras-albert prepare` again."
+                f"{folder / MANIFEST_FILE}: the shards hold no document. "
+                "Remove the folder, and run `keras-albert prepare` again."
             )
         tokenizer = Tokenizer(folder / VOCAB_FILE)
         if (
@@ -250,7 +251,7 @@ class ShardSet:
 def _damaged(path: Path, reason: str) -> AlbertError:
     return AlbertError(
         f"{path}: {reason}. The shards are damaged: copy the folder again, or "
-        "run `keras-albert prepare` again."
+        "remove the folder and run `keras-albert prepare` again."
     )
 
 

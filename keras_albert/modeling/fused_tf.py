@@ -174,7 +174,8 @@ def _cross_entropy_gradient(labels, logits, log_sums, upstream):
 
 
 def _is_label(labels, logits):
-    return tf.equal(tf.range(logits.shape[1]), labels)
+    # The static number of columns is unknown once another one was compiled.
+    return tf.equal(tf.range(tf.shape(logits)[1]), labels)
 
 
 def _normalized(x):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_albert.errors import AlbertError
 from keras_albert.private_apis import seed_generators, uncast_values
 
 # By how much the counter of each random generator is advanced for a part of the
@@ -65,6 +66,12 @@ def computed_in_parts(
         return keras.remat(computed)(*(each.value for each in weights))
 
     count = rows["token_ids"].shape[0]
+    if count is None:  # TensorFlow compiles a step for batches of any size
+        raise AlbertError(
+            "`rows_at_once` needs batches of one size, and the last one of "
+            f"`fit` is smaller. Received: rows_at_once={rows_at_once}. Leave "
+            "some rows out, so that all batches are full, or set it to None."
+        )
     parts = -(-count // rows_at_once)
     if keras.backend.backend() == "torch" or parts == 1:
         found = _one_by_one(part_of, rows, rows_at_once, parts)

@@ -8,11 +8,13 @@ import functools
 from typing import Any, Self
 
 import keras
+import numpy as np
 
 from keras_albert.errors import AlbertError, check_flag
 from keras_albert.modeling.config import PREPROCESSED_STEP, AlbertConfig
 from keras_albert.modeling.inputs import named_texts
 from keras_albert.private_apis import allow_strings
+from keras_albert.text.normalization import to_text
 from keras_albert.text.special_tokens import PAD_ID
 from keras_albert.text.tokenizer import (
     Tokenizer,
@@ -105,7 +107,10 @@ class Preprocessor(keras.layers.Layer):
                 "has strings. Received: a KerasTensor. Map the preprocessor "
                 "over the dataset, dataset.map(preprocessor), or call it first."
             )
-        x = {name: tf.convert_to_tensor(v) for name, v in _named(x).items()}
+        x = {
+            name: tf.convert_to_tensor(keras.tree.map_structure(_encodable, v))
+            for name, v in _named(x).items()
+        }
         for name, value in x.items():
             if value.dtype != tf.string:
                 raise AlbertError(
@@ -220,3 +225,10 @@ def _named(x) -> dict:
             f"{sorted(map(str, x))}."
         )
     return x
+
+
+def _encodable(value: Any) -> Any:
+    """Python strings without lone surrogates, which UTF-8 lacks."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
+        return keras.tree.map_structure(_encodable, value.tolist())
+    return to_text(value) if isinstance(value, str) else value

@@ -66,7 +66,11 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
             starts.append((weight, [known.get(name)]))
         else:
             kept.append(name)
-    problems = []
+    problems = [
+        f"{name}: missing in the model"  # the projection if E is H
+        for name in known
+        if name.startswith("embeddings/") and name not in ours_by_name
+    ]
     names = {id(weight): name for name, weight in ours_by_name.items()}
     for weight, (start, *_) in starts:
         if start is None:

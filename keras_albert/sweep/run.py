@@ -39,6 +39,7 @@ from keras_albert.storage import (
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import SearchPlan, read_plan
 from keras_albert.sweep.study import (
+    STOPPED_EARLY,
     chosen_value,
     ended_trials,
     enqueue_failed,
@@ -249,7 +250,7 @@ def _search(optuna, study, run: SweepRun, plan: SearchPlan, name: str) -> None:
         if ended == "failed":
             print(f"{output.name} failed: {said}", flush=True)
             study.tell(trial, state=states.FAIL)
-        elif ended == "stopped early":
+        elif ended == STOPPED_EARLY:
             study.tell(trial, state=states.PRUNED)
             print(f"{output.name}: stopped early", flush=True)
         else:
@@ -358,7 +359,9 @@ def _watch(process, trial, output: Path, name: str, begun: float, end) -> str:
                 reported = number
                 trial.report(value, number)
                 if trial.should_prune():
-                    return "stopped early"
+                    # Now, as the run's checkpoint may take minutes.
+                    trial.set_user_attr("ended", STOPPED_EARLY)
+                    return STOPPED_EARLY
     finally:
         if process.poll() is None:
             process.terminate()  # it writes a checkpoint

@@ -10,6 +10,7 @@ from keras_albert.sweep.plan import SearchPlan
 
 JOURNAL_FILE = "trials.journal"
 STUDY = "sweep"
+STOPPED_EARLY = "stopped early"  # how a run has ended
 RETRIED = "retried"  # attribute of the study: numbers of trials that failed
 REDUCTION = 2  # successive halving keeps the better half
 
@@ -44,17 +45,21 @@ def open_study(optuna, run: SweepRun, plan: SearchPlan):
             named = dict(zip(plan.search, values, strict=True))
             if named not in queued:
                 study.enqueue_trial(named)
-    number_of_study = storage.get_study_id_from_name(STUDY)
+    states = optuna.trial.TrialState
+    id_of_study = storage.get_study_id_from_name(STUDY)
     for trial in trials:
-        if trial.state == optuna.trial.TrialState.RUNNING:  # was interrupted
+        if trial.state != states.RUNNING:
+            continue
+        # An earlier command was interrupted.
+        if trial.user_attrs.get("ended") == STOPPED_EARLY:
+            study.tell(trial.number, state=states.PRUNED)
+        else:
             # Back into the queue, with the evaluations that it has reported: a
             # second trial would make them count twice in successive halving.
-            storage.set_trial_state_values(
-                storage.get_trial_id_from_study_id_trial_number(
-                    number_of_study, trial.number
-                ),
-                optuna.trial.TrialState.WAITING,
+            id_of_trial = storage.get_trial_id_from_study_id_trial_number(
+                id_of_study, trial.number
             )
+            storage.set_trial_state_values(id_of_trial, states.WAITING)
     return study
 
 

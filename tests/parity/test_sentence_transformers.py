@@ -69,6 +69,16 @@ def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
     assert type(encoder) is ka.AlbertBackbone
 
 
+def test_an_adapter_of_the_projection_is_merged(tiny_vocab, tmp_path):
+    model = embedder(tiny_vocab, projection=7)
+    model.projection.enable_lora(2)
+    add_noise(model)
+    ka.save_sentence_transformers(model, tmp_path)
+    found = theirs_of(str(tmp_path), device="cpu").encode(TEXTS)
+    expected = model.encode(TEXTS, normalize=False)
+    np.testing.assert_allclose(found, expected, **TOLERANCE)
+
+
 def test_weights_that_the_folder_does_not_have(tiny_vocab, tmp_path):
     """Pieces get that of their lower case or of unknown words; a bias is 0."""
     ka.save_sentence_transformers(

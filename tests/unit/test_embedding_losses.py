@@ -276,6 +276,9 @@ def test_a_graph_does_not_grow_with_the_parts():
         return len(step.get_concrete_function().graph.get_operations())
 
     assert operations(1) == operations(3)
+    model.compile("adam", "mse")
+    with pytest.raises(AlbertError, match="batches of one size"):
+        model.fit({"token_ids": ids}, np.zeros((8, model.size)), batch_size=6)
     assert model.supports_jit is False
     model.rows_at_once = None
     assert model.supports_jit

@@ -66,7 +66,8 @@ def test_cross_entropy(fused):
             total = tf.reduce_sum(upstream * losses)
         return losses, tape.gradient(total, logits)
 
-    expected = step(tf.nn.sparse_softmax_cross_entropy_with_logits, logits)
+    plain = tf.nn.sparse_softmax_cross_entropy_with_logits
+    expected = step(plain, logits)
     any_length = tf.function(
         lambda x: step(fused.cross_entropy, x),
         input_signature=[tf.TensorSpec((None, 9))],
@@ -74,9 +75,13 @@ def test_cross_entropy(fused):
     for found in step(fused.cross_entropy, logits), any_length(logits):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, 1e-6, 1e-6)
+    wide = tf.constant(rng.normal(size=(5, 200)), "float32")  # in one process
+    for logits in wide, wide[:, :150]:
+        found = fused.cross_entropy(tf.constant(labels), logits)
+        np.testing.assert_allclose(found, plain(labels, logits), 1e-6)
     for label in (-1, 9):
         with pytest.raises(tf.errors.InvalidArgumentError, match="0 to 8"):
-            fused.cross_entropy(tf.constant([label]), logits[:1])
+            fused.cross_entropy(tf.constant([label]), logits[:1, :9])
 
 
 def trained(**options):

@@ -183,6 +183,8 @@ def test_one_length(tokenizer):
     single = tf.data.Dataset.from_tensor_slices((TEXTS,)).map(preprocessor)
     (batch,) = single.batch(len(TEXTS)).as_numpy_iterator()
     same(batch, expected)
+    for broken in (["a barn\ud800"], np.array(["a barn\ud800"])):
+        same(preprocessor(broken), tokenizer(broken, max_length=7, pad_to=7))
     choices = ka.Preprocessor(tokenizer, 7)(CHOICES)
     assert choices["token_ids"].shape == (9, 3, 7)
     config = keras.saving.serialize_keras_object(preprocessor)

@@ -160,6 +160,27 @@ def test_evaluations_before_an_interruption_count_once(folder, trained):
     assert len(trials[0].intermediate_values) == 4
 
 
+def test_a_decision_outlives_its_search(folder, trained, monkeypatch):
+    """A run is rejected, and the search killed before the run has ended."""
+    trained({"PAUSE": "0.2"})
+    wait = subprocess.Popen.wait
+    with monkeypatch.context() as patch:
+
+        def killed(process, *timeout):
+            wait(process, *timeout)
+            if process.returncode < 0:  # it was told to end
+                raise SystemExit
+
+        patch.setattr(subprocess.Popen, "wait", killed)
+        with pytest.raises(SystemExit):
+            search(folder, method="halving")
+    rejected = order(folder)[-1]
+    results = search(folder, method="halving")
+    assert len(results) == 6 and order(folder).count(rejected) == 1
+    (row,) = [row for row in results if row["folder"] == rejected]
+    assert row["ended"] == "stopped early"
+
+
 def test_ctrl_c_is_not_for_the_runs(folder):
     """They get one signal, that of the search: two end them at once."""
     (folder / "out").mkdir()

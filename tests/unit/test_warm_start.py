@@ -169,6 +169,13 @@ def shallow(change=lambda backbone: None, **settings):
     return backbone
 
 
+def test_a_projection_between_equal_sizes_is_not_lost():
+    config = CONFIG.replace(embedding_size=CONFIG.hidden_size)
+    source = config.replace(project_equal_sizes=True)
+    with pytest.raises(ka.AlbertError, match="kernel: missing in the model"):
+        ka.warm_start(ka.AlbertBackbone(config), ka.AlbertBackbone(source))
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
