@@ -7,12 +7,13 @@
 # runs one or several parts, which are the functions below, in the current
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
-# (see README.md), for `reviews` also `aclImdb` (see reviews.py), and for `cloze`
-# three collections of news (see articles.py). `sentences` comes after
-# `reviews`, `simcse` after `vectors`, `distil` and `narrow` after `sst`,
-# `curves` after `exits`. `narrow` needs `shards-train`, too. Each writes folders
-# with a report.json, and what `evaluate` prints to a file of its name that ends
-# in .txt. What is finished is not made again.
+# (see README.md), for `reviews` also `aclImdb` (see reviews.py), for `cloze` and
+# `more` three collections of news (see articles.py), and for `more` the files of
+# more_questions.py. `sentences` comes after `reviews`, `simcse` after `vectors`,
+# `distil` and `narrow` after `sst`, `curves` after `exits`. `narrow` needs
+# `shards-train`, too. Each writes folders with a report.json, and what `evaluate`
+# prints to a file of its name that ends in .txt. What is finished is not made
+# again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 rows=GLUE/STS-B/train.tsv
@@ -124,6 +125,11 @@ squad() {
 race() {
     pretrained_and_not race --task RACE --train RACE --any-size \
         --steps 300 --validate-every 300 --batch-size 16 --learning-rate 3e-4
+}
+race_more() {  # all training questions, as published
+    finetune race-more --model pretrained --task RACE --train RACE --any-size \
+        --steps 1800 --validate-every 1800 --batch-size 32 --optimizer muon \
+        --learning-rate 5e-4 --precision mixed_bfloat16
 }
 
 # Vectors
@@ -399,7 +405,7 @@ label() {  # label ROUND STEPS OPTION ...: the options say which model labels
 # SQuAD after questions that are made from news articles. `pretrained` is the model
 # of 12,000 steps here, too.
 
-cloze() {
+questions_of_news() {
     if [ ! -e articles/train.txt ]; then
         python "$here/articles.py" --wikinews wikinews --reuters reuters21578 \
             --bbc bbc --output articles --without GLUE/MRPC/dev.tsv \
@@ -413,6 +419,9 @@ cloze() {
         python "$here/paraphrases.py" --input articles/train.txt \
             --cloze cloze --output news
     fi
+}
+cloze() {
+    questions_of_news
     of_news of-cloze --model pretrained --depth 4 --train cloze
     of_news of-news --model of-cloze --train news --seed 1
     mkdir -p squad-split
@@ -429,6 +438,17 @@ cloze() {
         --steps 900 --learning-rate 3e-4 --seeds 3
     squad_of squad-of-nothing pretrained SQUAD 900 \
         --steps 900 --learning-rate 3e-4 --seeds 3
+}
+more() {
+    questions_of_news
+    if [ ! -e more/dev-v1.1.json ]; then
+        python "$here/more_questions.py" --train SQUAD/train-v1.1.json \
+            --more new_wiki_v1.0.json amazon_reviews_v1.0.json \
+            reddit_v1.0.json --without SQUAD/dev-v1.1.json --output more
+    fi
+    short="--steps 2500 --validate-every 2500"
+    of_news of-both --model pretrained --depth 4 --train news $short
+    of_news squad-of-more --model of-both --train more $short
 }
 squad_of() {  # squad_of OUTPUT MODEL DATA EVERY OPTION ...
     output=$1 model=$2 data=$3 every=$4; shift 4
