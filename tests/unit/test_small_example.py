@@ -590,3 +590,37 @@ def test_split_of_squad(tmp_path):
     }
     assert found["dev"] == [1, 6, 10]
     assert found["train"] == [0, 2, 3, 4, 5, 7, 8, 9, 11]
+
+
+def test_more_questions(tmp_path):
+    """Those whose paragraph a dev context repeats are left out."""
+    known = "The fox sold two old hens to the farmer of the barn."
+
+    def paragraph(context, *answers):
+        texts = [{"text": each, "answer_start": 0} for each in answers]
+        question = {"id": context[:5], "question": "Who?", "answers": texts}
+        return {"context": context, "qas": [question]}
+
+    def write(name, *paragraphs):
+        article = {"title": name, "paragraphs": paragraphs}
+        content = {"version": "1.1", "data": [article]}
+        (tmp_path / name).write_text(json.dumps(content))
+        return str(tmp_path / name)
+
+    train = write("train.json", paragraph("One hen", "One"))
+    dev = write("dev.json", paragraph(known, "The fox", "fox"))
+    more = write(
+        "more.json",
+        paragraph("Later, THE fox sold two old hens, to the farmer.", "Later"),
+        paragraph("A goose flew", "A goose", "goose"),
+    )
+    output = tmp_path / "out"
+    given = ["--train", train, "--more", more, "--without", dev]
+    run("more_questions.py", *given, "--output", output)
+    articles = json.loads((output / "train-v1.1.json").read_text())["data"]
+    found = [each for article in articles for each in article["paragraphs"]]
+    assert found == [
+        paragraph("One hen", "One"),
+        paragraph("A goose flew", "A goose"),
+    ]
+    assert (output / "dev-v1.1.json").read_text() == Path(dev).read_text()
