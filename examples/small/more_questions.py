@@ -25,6 +25,7 @@ import json
 import shutil
 from pathlib import Path
 
+from articles import runs_of_file
 from reviews import runs
 
 
@@ -38,12 +39,7 @@ def main() -> None:
     parser.add_argument("--without", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    known = {
-        run
-        for article in articles_of(arguments.without)
-        for paragraph in article["paragraphs"]
-        for run in runs(paragraph["context"])
-    }
+    known = runs_of_file(arguments.without)
     data = articles_of(arguments.train)
     for path in arguments.more:
         articles = articles_of(path)

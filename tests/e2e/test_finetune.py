@@ -27,7 +27,7 @@ import keras_albert as ka
 from keras_albert.finetuning import run as finetuning
 from keras_albert.finetuning.config import FinetuneRun, PredictRun
 from keras_albert.finetuning.data import read_tables
-from keras_albert.finetuning.predict import predict
+from keras_albert.finetuning.predict import predict, without_nan
 from keras_albert.modeling.classification import PROBLEMS
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
@@ -826,3 +826,10 @@ def test_the_best_model_is_kept_and_the_run_ends_early(folder, tmp_path):
     assert report["epoch"] == best + 1
     assert report["accuracy"] == pytest.approx(scores[best][0])
     assert len(rows) == min(best + 2, 4)
+
+
+def test_a_map_of_parquet_without_nan():
+    """It is a list of tuples, which JSON writes as lists."""
+    row = {"m": [("k", float("nan")), ("l", 1.5)], "s": {"x": [float("inf")]}}
+    expected = {"m": [["k", None], ["l", 1.5]], "s": {"x": [None]}}
+    assert without_nan(row) == expected

@@ -8,6 +8,8 @@ import pytest
 
 from keras_albert.data.held_out import _with_swapped, held_out_rows, hold_out
 from keras_albert.data.tables import Table
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.data import Tables, held_out_line
 
 pytestmark = pytest.mark.any_backend
 
@@ -134,3 +136,16 @@ def test_a_text_with_two_partners_joins_both():
     first, second = ["a", "c", "b", "c"], ["c", "a", "c", "b"]
     keys = _with_swapped(["a", "c", "b", "c"], first, second)
     assert keys == ["a"] * 4
+
+
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        ("classification", "no label with 5 different texts"),
+        ("regression", "too few different texts"),  # it has no labels
+    ],
+)
+def test_why_nothing_is_held_out(task, why):
+    run = FinetuneRun("model", Path("a.tsv"), Path("out"), task=task)
+    said = held_out_line(run, Tables(table([1.0] * 60), None, None))
+    assert said.startswith(f"nothing is held out: a.tsv has {why}. Give")
