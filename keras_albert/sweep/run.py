@@ -378,11 +378,6 @@ def _watch(process, trial, output: Path, name: str, begun: float, end) -> str:
             f"{output.name} was stopped before its end. Give the same command "
             "again: it goes on."
         )
-    for number, value in _evaluations(output, name, reported):
-        # Made after the last look: it is too late to stop this run, but others
-        # are compared with it.
-        trial.report(value, number)
-        trial.should_prune()
     return "finished"
 
 

@@ -147,6 +147,7 @@ def test_hopeless_runs_are_stopped(folder, trained):
     assert stopped == {(1e-4, 32), (2e-4, 32)}
 
 
+@pytest.mark.filterwarnings("error:The reported value is ignored")
 def test_evaluations_before_an_interruption_count_once(folder, trained):
     """In successive halving, for which two trials would be two runs."""
     trained({"PAUSE": "1"})
