@@ -232,8 +232,10 @@ def mean_weights(models: Sequence[AlbertModel]) -> AlbertModel:
                 "predictions instead."
             )
     for weights in zip(*(model.weights for model in models), strict=True):
-        mean = sum(ops.convert_to_tensor(each) for each in weights)
-        weights[0].assign(mean / len(models))
+        # A sum of 16-bit numbers would be rounded with each model.
+        dtype = keras.backend.result_type(weights[0].dtype, "float32")
+        mean = sum(ops.cast(each, dtype) for each in weights) / len(models)
+        weights[0].assign(ops.cast(mean, weights[0].dtype))
     return first
 
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from commands import refused, rows_of, run, write_rows
+from keras import ops
 from scipy import special
 from small import CONFIG, inputs, marked, numpy
 
@@ -95,6 +96,25 @@ def test_mean_of_weights():
     ):
         with pytest.raises(AlbertError, match=words):
             mean_weights([member(2), model])
+
+
+def test_mean_of_weights_of_16_bits():
+    """It is rounded once, and not with each model that is added."""
+    models = []
+    for seed in (1, 2, 3, 4, 5):
+        keras.utils.set_random_seed(seed)
+        backbone = ka.AlbertBackbone(CONFIG, dtype="bfloat16")
+        models.append(
+            ka.AlbertForSequenceClassification(backbone, 3, dtype="bfloat16")
+        )
+    means = [
+        np.mean([numpy(ops.cast(each, "float32")) for each in weights], axis=0)
+        for weights in zip(*(model.weights for model in models), strict=True)
+    ]
+    found = mean_weights(models)
+    for weight, mean in zip(found.weights, means, strict=True):
+        expected = numpy(ops.cast(ops.cast(mean, weight.dtype), "float32"))
+        close(numpy(ops.cast(weight, "float32")), expected, atol=1e-7)
 
 
 @pytest.mark.on_torch
