@@ -42,6 +42,7 @@ from keras_albert.finetuning.model import (
     model_folder,
 )
 from keras_albert.finetuning.model_card import card, write_card
+from keras_albert.finetuning.origin import check_same_models
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.recipes import RECIPES, choose_missing
 from keras_albert.finetuning.report import (
@@ -107,6 +108,7 @@ def _run(
         sources.append(run.validation)
     report = folder.finished(sources, lambda: read_tables(run).checksums)
     if report:
+        devices.first(lambda: check_same_models(run, report))
         if devices.is_first:  # it may have been killed just before
             _remove_checkpoints(run)
         print(f"{run.output} holds this run, and it is finished:")
@@ -276,16 +278,6 @@ def _finetune_seeds(
         except BaseException:  # a refusal, or Ctrl-C before a checkpoint
             _keep_or_remove(run, devices)
             raise
-        for key, model, value in (  # may be those of an earlier command
-            (STARTED_FROM, run.model, prepared.start),
-            (TAUGHT_BY, run.teacher, prepared.teacher),
-        ):
-            if reports[seed].get(key) not in (None, value):
-                raise AlbertError(
-                    f"{output} {key.replace('_', ' ')} {model} before that "
-                    "changed. One median of both would mean nothing. Remove "
-                    "the folder, or choose another output."
-                )
     if not devices.is_first:
         return {}
     if not reports:
@@ -296,8 +288,7 @@ def _finetune_seeds(
             + (", and choose another output." if kept else ".")
         )
     report = seeds_report(reports, diverged)
-    report[MADE_OF] = prepared.tables.checksums
-    write_report(run.output, report)
+    write_report(run.output, report | _made_of(run, prepared))
     return report
 
 
@@ -430,9 +421,7 @@ def _report_of(
         },
         "training_loss": kept["loss"],
         "from_scratch": run.from_scratch,
-        MADE_OF: tables.checksums,
-        STARTED_FROM: None if run.from_scratch else prepared.start,
-        **({TAUGHT_BY: prepared.teacher} if prepared.teacher else {}),
+        **_made_of(run, prepared),
         "chosen": prepared.chosen,
         "step": kept["step"],
         "epoch": epoch,
@@ -443,6 +432,15 @@ def _report_of(
             "held_out_rows": len(tables.held_out),
         }
     return report
+
+
+def _made_of(run: FinetuneRun, prepared: _Prepared) -> dict:
+    """The checksums of the data and the models that a run needs."""
+    return {
+        MADE_OF: prepared.tables.checksums,
+        STARTED_FROM: None if run.from_scratch else prepared.start,
+        **({TAUGHT_BY: prepared.teacher} if prepared.teacher else {}),
+    }
 
 
 def _measured(

@@ -268,12 +268,17 @@ def test_all_seeds_have_one_start(folder, tmp_path, capsys):
     with signalled(signal.SIGINT, step=2), pytest.raises(SystemExit):
         run("finetune", "--validation=none", **alone)
     shutil.rmtree(output / "seed-1")
-    (output / "report.json").unlink()
     model = ka.load(start)
     model.set_weights([weight + 1 for weight in model.get_weights()])
     model.save(start / "model.keras")
+    report = json.loads((output / "report.json").read_text())
+    (output / "report.json").unlink()
     said = refused(capsys, "finetune", *options, **told)
     assert f"seed-0 started from {start} before that changed" in said
+    # So does a run that is finished.
+    (output / "report.json").write_text(json.dumps(report))
+    said = refused(capsys, "finetune", *options, **told)
+    assert f"{output} started from {start} before that changed" in said
     teacher = tmp_path / "teacher"
     shutil.copytree(output / "seed-0", teacher)
     told |= {"output": tmp_path / "taught", "teacher": teacher}
