@@ -49,6 +49,7 @@ from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.sizes import SizesRun
 from keras_albert.redirection import redirected
 from keras_albert.settings import flatten, option_types
+from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.startup import load_backend, open_standard_streams
 from keras_albert.storage import DISK_ERRORS, REPORT_FILE, local_path
 from keras_albert.sweep.config import SweepRun
@@ -119,7 +120,8 @@ def main(arguments: list[str] | None = None) -> None:
     status = 0
     try:
         try:
-            _run(arguments)
+            with signals_as_ctrl_c():  # so that nothing unfinished is left
+                _run(arguments)
         except SystemExit:  # after a help text
             _flush_output()
             raise

@@ -1,5 +1,6 @@
 """The command `predict`: predictions for the rows of a file, in order."""
 
+import contextlib
 import json
 import math
 import sys
@@ -16,7 +17,6 @@ from keras_albert.finetuning.report import (
     checked_parts,
     print_skipped,
 )
-from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.storage import (
     check_absent,
     check_new_file,
@@ -76,7 +76,7 @@ def predict(run: PredictRun) -> None:
             f"Received: {run.output}. Name a file that ends in .jsonl."
         )
     count = 0
-    with signals_as_ctrl_c(), new_file(run.output) as file:
+    with new_file(run.output) as file:
         for line in _predictions(run):
             file.write(line)
             count += 1
@@ -172,14 +172,16 @@ def _predict_for_squad(run: PredictRun) -> None:
     outputs = predictor.outputs(features, run.batch_size)
     ids = [row["id"] for row in table.rows]
     files = submitted(outputs, features, predictor.labels, ids)
-    for path, content in zip(paths, files, strict=True):
-        if path is not None:
-            with replacing(path) as unfinished:
+    with contextlib.ExitStack() as stack:  # on a full disk there is no file
+        for path, content in zip(paths, files, strict=True):
+            if path is not None:
+                unfinished = stack.enter_context(replacing(path))
                 unfinished.write_text(json.dumps(content, indent=4) + "\n")
-            print(
-                f"{len(ids):,} predictions -> {path}",
-                file=sys.stderr if run.output is None else sys.stdout,
-            )
+    for path in wanted:
+        print(
+            f"{len(ids):,} predictions -> {path}",
+            file=sys.stderr if run.output is None else sys.stdout,
+        )
     if run.output is None:
         print(json.dumps(files[0], indent=4))
 
@@ -221,6 +223,13 @@ def _predict_for_glue(run: PredictRun) -> None:
         predictor.warn_of_cut(features.cut, features.count)
         title = f"{task} {split}"
         found.append(predictor.outputs(features, run.batch_size, title=title))
-    for (task, split, table), outputs in zip(tables, found, strict=True):
-        path = submit(run.output, task, split, table, outputs)
-        print(f"{len(table):,} predictions of {task} {split} -> {path}")
+    with contextlib.ExitStack() as undo:  # so a full disk leaves none either
+        written = []
+        for (task, split, table), outputs in zip(tables, found, strict=True):
+            path = submit(run.output, task, split, table, outputs)
+            undo.callback(path.unlink)
+            written.append(
+                f"{len(table):,} predictions of {task} {split} -> {path}"
+            )
+        undo.pop_all()
+    print("\n".join(written))

@@ -674,7 +674,7 @@ def squad(tmp_path_factory):
 
 
 @pytest.mark.on_torch
-def test_questions_without_an_answer(folder, squad, tmp_path):
+def test_questions_without_an_answer(folder, squad, tmp_path, small_disk):
     """SQuAD 2.0's files: its head, a threshold, and what its scorer takes."""
     output, dev = tmp_path / "model", squad / "dev-v2.0.json"
     run(
@@ -698,8 +698,12 @@ def test_questions_without_an_answer(folder, squad, tmp_path):
     again = tmp_path / "again.json"
     with pytest.raises(ka.AlbertError, match="two outputs have the same path"):
         predict(PredictRun(output, dev, output=again, n_best_output=again))
+    # The second file is the first one that does not fit: none is left.
+    with small_disk(8192), pytest.raises(ka.AlbertError, match="n_best.*Make"):
+        predict(PredictRun(output, dev, **files))
     run("predict", model=output, data=dev, **files)
     texts, best, odds = map(read_json, files.values())
+    assert files["output"].stat().st_size < 8192
     # Without --output the answers are printed, and nothing else is.
     said = run("predict", model=output, data=dev, n_best_output=again)
     assert json.loads(said) == texts and read_json(again) == best
