@@ -258,6 +258,8 @@ class Predictor(TaskModel):
     def _features_of(self, given: dict[str, list | None]) -> Features | None:
         """The examples of values in Python; None if there are no texts."""
         values = {k: value for k, value in given.items() if value is not None}
+        if not values:
+            raise AlbertError("the texts must be given. Received: None.")
         expected = self.definition.inputs(self.columns)
         if values.keys() != expected.keys():
             remedy = ""

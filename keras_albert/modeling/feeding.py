@@ -26,7 +26,11 @@ from keras_albert.modeling.inputs import (
     tokenized,
     vocabulary_of,
 )
-from keras_albert.modeling.labels import class_weight_of, labels_of
+from keras_albert.modeling.labels import (
+    check_finite,
+    class_weight_of,
+    labels_of,
+)
 from keras_albert.modeling.masked_texts import fill_masks, masked_rows
 from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
 from keras_albert.modeling.streams import (
@@ -78,6 +82,7 @@ def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
     given = dict(given)
     if "sample_weight" in given:
         given["sample_weight"] = as_array(given["sample_weight"])
+        check_finite("sample weight", given["sample_weight"])
     if given.get("class_weight") is not None:
         given["class_weight"] = class_weight_of(model, given["class_weight"])
     x = given.get("x")
@@ -90,6 +95,11 @@ def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
         raise AlbertError("expected one example or more. Received: none.")
     if given.get("y") is not None:
         given["y"] = labels_of(model, given["y"], x)
+    elif "y" in given and getattr(model, "loss", None) is not None:
+        raise AlbertError(
+            "the loss that the model was compiled with needs labels. Received: "
+            "none. Give them after the inputs: fit(texts, labels)."
+        )
     return given
 
 

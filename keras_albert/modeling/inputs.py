@@ -3,6 +3,7 @@
 Letters: B batch, S sequence length.
 """
 
+import math
 from collections.abc import Mapping
 
 import keras
@@ -31,7 +32,7 @@ def holds_text(inputs) -> bool:
     if isinstance(inputs, dict):
         return any(map(holds_text, inputs.values()))
     if isinstance(inputs, list | tuple):  # a missing text is reported later
-        return holds_text(next((x for x in inputs if x is not None), ""))
+        return holds_text(next((x for x in inputs if not _is_missing(x)), ""))
     if is_column(inputs):
         return len(inputs) > 0 and holds_text(inputs[0])
     # `kind` of NumPy's and pandas's dtypes: objects, bytes, fixed-length and
@@ -42,6 +43,12 @@ def holds_text(inputs) -> bool:
         or kind in ("O", "S", "U", "T")
         or _is_string_tensor(inputs)
     )
+
+
+def _is_missing(value) -> bool:
+    """Whether a value is None, NaN, or NA of pandas."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ == "NAType"
 
 
 def is_column(inputs) -> bool:

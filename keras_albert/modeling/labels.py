@@ -64,7 +64,7 @@ def class_weight_of(model, weights):
         _index(key, classes) if isinstance(key, str) else key: weight
         for key, weight in weights.items()
     }
-    ignored = ignored_class(getattr(model, "loss", None))
+    ignored = ignored_class(_loss(getattr(model, "loss", None), None))
     for number in numbers:
         if number not in range(classes.count) and number != ignored:
             raise AlbertError(
@@ -124,7 +124,28 @@ def _checked(y, classes: Classes | None, loss):
                 f"({classes.why}). Received: {array[wrong][0]} in row {row}. "
                 f"{CORRECT}"
             )
+    check_finite("label", array)
     return y if is_tensor else array
+
+
+def check_finite(name: str, values) -> None:
+    """Raises AlbertError if a number is NaN or infinite.
+
+    One such label, or weight, would make all weights of a model NaN. `values`
+    are an array, a tensor, or a dict of them; others are not checked.
+    """
+    if isinstance(values, dict):
+        for each in values.values():
+            check_finite(name, each)
+        return
+    array = _as_array(values)
+    if array is None or array.dtype.kind != "f" or np.isfinite(array).all():
+        return
+    place = np.argwhere(~np.isfinite(array))[0]
+    raise AlbertError(
+        f"every {name} must be a number. Received: {array[tuple(place)]} in "
+        f"row {place[0]}. Correct it, or leave the example out."
+    )
 
 
 def _check_none_is_missing(array: np.ndarray) -> None:
@@ -222,6 +243,9 @@ def unknown(classes: Classes) -> str:
 
 
 def _loss(losses, name: str | None):
+    """The loss of an output among those that a model was compiled with."""
+    if isinstance(losses, list | tuple) and len(losses) == 1:
+        return losses[0]
     return losses.get(name) if isinstance(losses, dict) else losses
 
 

@@ -389,7 +389,9 @@ class AlbertForTextEmbedding(HeadedModel):
         check_positive("batch_size", batch_size)
         size = checked_dimensions(dimensions, self.size)
         vectors = self._encoded(texts, batch_size)[:, :size]
-        return normalized(vectors) if normalize else vectors
+        # The model has normalized all numbers of its vectors.
+        is_cut = self.normalize and dimensions is not None
+        return normalized(vectors) if normalize or is_cut else vectors
 
     def similarity(self, a: list[str], b: list[str]) -> np.ndarray:
         """Cosine similarities of texts, float32 [len(a), len(b)]."""

@@ -413,12 +413,17 @@ def check_max_length(
 def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
     """Raises AlbertError unless `texts` is a collection of texts."""
     # Iterating over a dict or a frame would give its keys.
-    if hasattr(texts, "columns"):
+    if hasattr(texts, "columns") or isinstance(texts, dict):
         raise AlbertError(
             f"`{name}` must be a list of texts. Received: "
             f"{type(texts).__name__}. Give one of its columns."
         )
-    if isinstance(texts, str | bytes | dict) or not hasattr(texts, "__iter__"):
+    if isinstance(texts, set | frozenset):  # without an order of the results
+        raise AlbertError(
+            f"`{name}` must be a list of texts. Received: a set. Give "
+            f"sorted({name}), or a list."
+        )
+    if isinstance(texts, str | bytes) or not hasattr(texts, "__iter__"):
         raise AlbertError(
             f"`{name}` must be a list of texts. Received: {texts!r:.60}. "
             "Put a single text in a list: [text]."

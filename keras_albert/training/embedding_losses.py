@@ -80,6 +80,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
         """Computes the loss of a batch, a float32 scalar."""
         _check_texts(y_pred, 2)
         numbers = ops.cast(y_true, "int32")
+        _check_numbers(numbers, y_pred)
         weight = _weights(sample_weight, y_pred)
         all_numbers, first = whole_batch(numbers)
         counts = whole_batch(weight)[0] > 0
@@ -297,6 +298,23 @@ def _check_texts(y_pred, least: int, most: int | None = None) -> None:
             f"shape [batch, {'2' if most else 'texts from 2 on'}, size]. "
             f"Received: {shape}. Call the model with `token_ids` of the shape "
             "[batch, texts, sequence]."
+        )
+
+
+def _check_numbers(numbers, y_pred) -> None:
+    if getattr(numbers.shape, "rank", 2) is None:  # in a graph of TensorFlow
+        return
+    found, expected = tuple(numbers.shape), tuple(y_pred.shape[:2])
+    is_right = len(found) == 2 and all(
+        None in (size, wanted) or size == wanted
+        for size, wanted in zip(found, expected, strict=True)
+    )
+    if not is_right:
+        raise AlbertError(
+            "the loss needs a whole number for each text, the same for equal "
+            f"texts: labels of the shape {expected}. Received: {found}. Of "
+            "texts that all differ, number them: "
+            "np.arange(rows * texts).reshape(rows, texts)."
         )
 
 

@@ -281,8 +281,9 @@ class Muon(Lamb):
     be gradient + 0.95 * m. All singular values of n are made nearly equal, so
     that no direction is left behind because its gradient is small. The update u
     is the result times 0.2 * sqrt(max(R, C)), plus weight_decay * w. Then
-    w -= learning_rate * u. The tables of the embeddings, vectors, and matrices
-    of a single row or column are updated by AdamW, with the same learning rate.
+    w -= learning_rate * u. The tables of the embeddings, vectors, matrices of
+    a single row or column, and what the exits of several layers have in one
+    variable are updated by AdamW, with the same learning rate.
 
     `keras.optimizers.Muon` differs: it clips gradients before replicas are
     summed, counts the parts of an accumulated batch as updates, and updates
@@ -306,7 +307,8 @@ class Muon(Lamb):
         self._is_matrix = [
             len(v.shape) == 2
             and min(v.shape) > 1
-            and not v.path.endswith("embeddings")
+            # The biases of the exits of all layers are one variable.
+            and not v.path.endswith(("embeddings", "bias"))
             for v in variables
         ]
 

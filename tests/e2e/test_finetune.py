@@ -699,7 +699,7 @@ def test_questions_without_an_answer(folder, squad, tmp_path, small_disk):
     with pytest.raises(ka.AlbertError, match="two outputs have the same path"):
         predict(PredictRun(output, dev, output=again, n_best_output=again))
     # The second file is the first one that does not fit: none is left.
-    with small_disk(8192), pytest.raises(ka.AlbertError, match="n_best.*Make"):
+    with small_disk(8192), pytest.raises(ka.AlbertError, match=r"n_best.*Make"):
         predict(PredictRun(output, dev, **files))
     run("predict", model=output, data=dev, **files)
     texts, best, odds = map(read_json, files.values())

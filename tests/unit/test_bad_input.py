@@ -270,6 +270,7 @@ TEXTS = [
     row(r"must have the key `text`.*\['texts'\]", predicted({"texts": ["a"]})),
     row(".'label', 'text'.", predicted({"text": ["a"], "label": ["b"]})),
     row("str or UTF-8 bytes.*None", predicted(["a", None])),
+    row("str or UTF-8 bytes.*nan", predicted([float("nan"), "a"])),
     row("str or UTF-8 bytes.*tuple", predicted([("a", "b")])),
     row("`pairs` must be a list.*'b'", predicted((["a"], "b"))),
     row("2 texts, 1 pairs", predicted((["a", "c"], ["b"]))),
@@ -331,6 +332,9 @@ TEXTS = [
     ),
     # A predictor.
     row(r"'bare'.*\[text\]", lambda h: h.served.predict("bare")),
+    row("the texts must be given.*None", lambda h: h.served.predict(None)),
+    row("a set. Give sorted", lambda h: h.served.predict({"a", "b"})),
+    row("dict. Give one of", lambda h: h.served.predict({"text": ["a"]})),
     row("batch_size=0", lambda h: h.served.probabilities(["a"], batch_size=0)),
     row("single texts. .*: pairs", lambda h: h.served.predict(["a"], ["b"])),
 ]
@@ -366,6 +370,10 @@ def lamb(**options):
     return lambda h: ka.Lamb(**options)
 
 
+def fit(labels, **options):
+    return lambda h: h.classifier.fit(["a text", "b"], labels, **options)
+
+
 TRAINING = [
     row("steps=10.5", decay(0.1, 10.5)),
     row("power=-1", decay(0.1, 10, 2, -1)),
@@ -386,6 +394,18 @@ TRAINING = [
         lamb(exclude_from_layer_adaptation=("(",)),
     ),
     row("epsilon=-1", lambda h: ka.WeightedCrossEntropy(epsilon=-1)),
+    row(
+        "needs labels. Received: none.*fit.texts, labels",
+        lambda h: h.classifier.fit(["a text"]),
+    ),
+    row(
+        "every label must be a number. Received: nan in row 1",
+        fit([[0, 1, 0], [1, np.nan, 0]]),
+    ),
+    row(
+        "every sample weight must be a number. Received: inf in row 0",
+        fit([[0, 1, 0]] * 2, sample_weight=[np.inf, 1.0]),
+    ),
 ]
 
 
@@ -454,6 +474,25 @@ def test_a_model_works_after_a_mistake(here):
             here.classifier.predict(x)
     found = here.classifier.predict({"token_ids": IDS}, verbose=0)
     assert found.shape == (2, 3)
+
+
+@pytest.mark.any_backend
+def test_a_loss_in_a_list(here):
+    """It is checked like the loss alone, which Keras takes it for."""
+    model = Classifier(here.backbone, 2, labels=("no", "yes"))
+    loss = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, ignore_class=-1
+    )
+    model.compile("sgd", [loss], run_eagerly=True, jit_compile=False)
+    for labels, weights, message in (
+        ([0, 2], None, "whole numbers from 0 to 1 .*Received: 2 in row 1"),
+        ([0.5, 1], None, r"whole numbers.*Received: 0\.5 in row 0"),
+        ([0, 1], {3: 2.0}, "weight for 3"),
+    ):
+        with pytest.raises(ka.AlbertError, match=message):
+            model.fit(["a text", "b"], labels, class_weight=weights)
+    weights = {-1: 0.0, "yes": 2.0}
+    model.fit(["a text", "b"], [0, -1], class_weight=weights, verbose=0)
 
 
 @pytest.mark.any_backend

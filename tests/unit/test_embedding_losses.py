@@ -199,6 +199,15 @@ def test_bad_arguments():
             lambda: MultipleNegativesRanking()(NUMBERS[:, :1], VECTORS[:, :1]),
             r"texts of a row.*\(5, 1, 6\)",
         ),
+        *(
+            (
+                lambda numbers=numbers: MultipleNegativesRanking()(
+                    numbers, VECTORS
+                ),
+                r"labels of the shape \(5, 3\)\. Received: \(5,",
+            )
+            for numbers in (NUMBERS[:, 0], NUMBERS[:, :1], NUMBERS[:, :2])
+        ),
         (
             lambda: CosineLoss()(NUMBERS[:, 0], VECTORS),
             r"texts of a row.*\(5, 3, 6\)",

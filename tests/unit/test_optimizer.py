@@ -164,6 +164,20 @@ def test_muon_updates_the_matrices_of_a_model():
         f"{name}/kernel" for name in kernels.split()
     )
     assert {n[-1] for n in found if not n.endswith("kernel")} == {"a", "b"}
+    # Of the exits of several layers, all biases are one variable.
+    model = ka.AlbertForSequenceClassification(
+        ka.AlbertBackbone(CONFIG), 2, exits="own"
+    )
+    optimizer = Muon()
+    optimizer.build(model.trainable_variables)
+    for variable, is_matrix in zip(
+        model.trainable_variables, optimizer._is_matrix, strict=True
+    ):
+        if variable.path.endswith("exit_classifiers/bias"):
+            assert len(variable.shape) == 2 and not is_matrix
+            break
+    else:
+        pytest.fail("the model has no exits")
 
 
 @pytest.mark.skipif(

@@ -840,3 +840,13 @@ def test_a_checked_dataset_ends_its_epochs(classifier):
     checked.on_epoch_begin()
     checked.on_epoch_end()
     assert ended == ["begin", "end"] and checked.num_batches == 2
+
+
+@pytest.mark.any_backend
+def test_vectors_of_fewer_numbers_have_length_1_too(tokenizer):
+    backbone = ka.AlbertBackbone(CONFIG, tokenizer=tokenizer)
+    for normalize in (True, False):
+        model = ka.AlbertForTextEmbedding(backbone, normalize=normalize)
+        found = model.encode(["a text", "b"], normalize=False, dimensions=4)
+        lengths = np.linalg.norm(found, axis=1)
+        assert np.allclose(lengths, 1) == normalize, lengths

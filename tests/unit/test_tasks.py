@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import types
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow
 import pytest
 from commands import write_rows
 from pyarrow import parquet
+from scipy import stats
 from scipy.special import expit
 
 import keras_albert as ka
@@ -25,7 +27,10 @@ from keras_albert.finetuning.report import (
 from keras_albert.tasks.metrics import entity_f1
 from keras_albert.tasks.multiple_choice import choice_index
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.tasks.vector_scores import search_scores
+from keras_albert.tasks.vector_scores import (
+    cosines as cosines_of,
+    search_scores,
+)
 from keras_albert.text.model_inputs import Row, text_rows
 
 pytestmark = pytest.mark.any_backend
@@ -557,3 +562,17 @@ def test_other_texts_are_found_first():
     for numbers in ([[1, 0]], [[0, 1]]):
         found = search_scores(vectors, np.array(numbers), others)
         assert found["mrr"] == 0.5
+
+
+def test_pairs_of_equal_texts_are_ties():
+    """Their cosines differ by rounding, and must not be ranked by that."""
+    draw = np.random.default_rng(0)
+    vectors = draw.normal(size=(30, 2, 16)).astype("float32")
+    equal = np.arange(30) < 20
+    vectors[equal, 1] = vectors[equal, 0]
+    scores = np.where(equal, draw.choice([4, 5], 30), draw.integers(0, 4, 30))
+    cosines = np.where(equal, 1.0, cosines_of([*vectors]))
+    features = types.SimpleNamespace(target=scores[:, None])
+    found = ALL_TASKS["similarity"].scores(list(vectors), features, None)
+    expected = stats.spearmanr(scores, cosines).statistic
+    assert found.values["spearman"] == pytest.approx(expected, abs=1e-6)

@@ -127,8 +127,9 @@ def best_no_answer_threshold(
 
     As in the official scorer of 2.0, which goes through the questions by their
     score and keeps the first best threshold. Unlike there, it is never between
-    equal scores; and if it is best to answer no question, the threshold is
-    below the lowest score even if that is not above 0.
+    equal scores; if it is best to answer no question, the threshold is below
+    the lowest score even if that is not above 0; and a predicted text without a
+    word, such as "the", is scored like "" also here.
 
     `answered` and `refused` are scores [Q] of predicted texts and of "".
     """
