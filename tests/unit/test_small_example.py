@@ -488,6 +488,84 @@ def test_paraphrases_without_the_other_questions(tmp_path):
 
 
 @pytest.fixture
+def overlap(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)  # it imports cloze.py
+    return runpy.run_path(str(FOLDER / "overlap.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "pair", "shares", "numbers"),
+    [
+        # Of five and four words three are shared, and of four and three pairs
+        # of neighbours one.
+        ("A b, c 1 2", "x a B 1.", (0.5, 0.7, 0.2), False),
+        ("a b c 2", "C 2 a b", (1, 1, 0.6), True),
+        ("a b", "c d", (0, 0, 0), True),
+        ("a 1", "b 1.5", (0, 0, 0), False),
+    ],
+)
+def test_labels_of_shared_words(text, pair, shares, numbers, overlap):
+    """Each share that is passed is a label: 3 of 5 words are not above 0.6."""
+    found = overlap["labels"](text, pair)
+    assert ("numbers" in found) == numbers
+    for name, all_shares, most in zip(
+        ("first", "second", "neighbours"),
+        (*[overlap["SHARES_OF_WORDS"]] * 2, overlap["SHARES_OF_NEIGHBOURS"]),
+        shares,
+        strict=True,
+    ):
+        passed = [f"{name} {share}" for share in all_shares if share <= most]
+        assert [x for x in found if x.startswith(name)] == passed
+
+
+def test_pairs_of_sentences(overlap):
+    """They share two rare words and a fifth of all; or are of one sentence."""
+    sentences = [
+        "Today the engine of Mary Evans was loud in the whole street.",
+        "Nobody in the street liked the loud engine of Mary Evans today.",
+        "Nobody was in the street today, and nobody liked the noise there.",
+        "Mary Evans and 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20.",
+    ]
+    found = [*dict.fromkeys(overlap["neighbours"](sentences))]
+    assert (sentences[0], sentences[1]) in found
+    assert all(sentences[3] not in pair for pair in found)
+    draw = random.Random(0)
+    pairs = overlap["pairs_of"](sentences, 2 * len(found), draw)
+    assert len(pairs) == 2 * len(found)
+    assert {*found} <= {*pairs}
+    assert overlap["pairs_of"]([], 2, draw) == []
+
+
+def test_changed_sentences(overlap):
+    """At most half of the words differ; new ones are of the other sentence."""
+    words, others = [f"a{i}" for i in range(20)], [f"b{i}" for i in range(9)]
+    kinds = set()
+    for seed in range(200):
+        draw = random.Random(seed)
+        found = overlap["changed"](" ".join(words), " ".join(others), draw)
+        found = found.split()
+        kept = [word for word in found if word in words]
+        assert {*found} <= {*words, *others}
+        assert len({*kept}) == len(kept) >= 10
+        kinds |= {
+            *(["replaced"] if {*found} & {*others} else []),
+            *(["moved"] if kept != sorted(kept, key=words.index) else []),
+            *(["left out"] if len(found) < 20 else []),
+            *(["unchanged"] if found == words else []),
+        }
+    assert kinds == {"replaced", "moved", "left out", "unchanged"}
+
+
+def test_too_few_sentences_for_pairs(tmp_path):
+    path = tmp_path / "articles.txt"
+    path.write_text("A title\nA text.")
+    command = "overlap.py", "--input", path, "--output", tmp_path / "pairs"
+    done = run(*command)
+    assert done.returncode == 1
+    assert "gives 0 pairs of sentences for train.jsonl" in done.stderr
+
+
+@pytest.fixture
 def review_sentences(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)  # it imports reviews.py
     return runpy.run_path(str(FOLDER / "review_sentences.py"))
