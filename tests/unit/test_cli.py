@@ -8,6 +8,7 @@ import importlib.machinery
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -546,3 +547,19 @@ def test_a_reader_that_has_gone():
     done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (NO_READER_STATUS, b"")
+
+
+def test_a_command_cleans_up_at_sigterm(monkeypatch):
+    """As at Ctrl-C; by default a process ends at once, and leaves its files."""
+    cleaned = []
+
+    def interrupted(arguments):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            cleaned.append(arguments)
+
+    monkeypatch.setattr(cli, "_run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        command(["sizes"])
+    assert ended.value.code == 130 and cleaned == [["sizes"]]
