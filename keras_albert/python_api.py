@@ -458,8 +458,26 @@ def _checksum(model: AlbertModel | Predictor) -> str:
         model, task = model.model, model.settings()
     tokenizer = model.tokenizer
     vocabulary = tokenizer and (tokenizer.fingerprint, tokenizer.settings)
-    parts = weights_checksum(model), model.get_config(), vocabulary, task
+    config = _without_identity(model.get_config())
+    parts = weights_checksum(model), config, vocabulary, task
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+
+
+def _without_identity(config: Any) -> Any:
+    """A config of Keras without what differs if the same model is made again.
+
+    That is the memory address by which models share a layer, and names that
+    Keras numbers.
+    """
+    if isinstance(config, dict):
+        return {
+            key: _without_identity(value)
+            for key, value in config.items()
+            if key not in ("shared_object_id", "name")
+        }
+    if isinstance(config, list | tuple):
+        return [*map(_without_identity, config)]
+    return config
 
 
 def _path(value: Any) -> Path:

@@ -22,7 +22,12 @@ from keras_albert.modeling.inputs import (
     check_inputs,
     holds_text,
 )
-from keras_albert.modeling.labels import graph_labels, is_sparse, labels_of
+from keras_albert.modeling.labels import (
+    check_finite,
+    graph_labels,
+    is_sparse,
+    labels_of,
+)
 from keras_albert.private_apis import without_iterator
 
 READ_ONCE = (
@@ -93,12 +98,20 @@ def check_read_once(given: dict, validation_data) -> None:
     Keras keeps the first two batches of a generator, and on JAX and PyTorch
     these alone would be every later epoch. `given` are arguments of `fit`.
     """
-    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
+    epochs = range(given.get("initial_epoch", 0), given.get("epochs", 1))
     frequency = given.get("validation_freq", 1)
-    validations = epochs // frequency if isinstance(frequency, int) else epochs
+    validations = [
+        epoch
+        for epoch in epochs
+        if (
+            (epoch + 1) % frequency == 0
+            if isinstance(frequency, int)
+            else epoch + 1 in frequency
+        )
+    ]
     for data, steps, times in (
-        (given.get("x"), "steps_per_epoch", epochs),
-        (validation_data, "validation_steps", validations),
+        (given.get("x"), "steps_per_epoch", len(epochs)),
+        (validation_data, "validation_steps", len(validations)),
     ):
         is_whole = given.get(steps) is None
         if isinstance(data, Iterator) and is_whole and times > 1:
@@ -205,6 +218,8 @@ def batch_of_ids(model, batch) -> tuple:
     if rest:
         rest[0] = labels_of(model, rest[0], x)
         rest[1:] = map(as_array, rest[1:])
+        for weights in rest[1:]:
+            check_finite("sample weight", weights)
     return x, *rest
 
 

@@ -81,6 +81,11 @@ def test_finetune(run, model):
     before = written(run.folder.parent)
     again = ka.finetune(model, ROWS, run.folder, **LEARNING)
     assert again.report == run.report
+    # So does a model that was made again, whatever Keras names it.
+    twin = ka.AlbertBackbone(TEXT_CONFIG, name="twin")
+    twin.set_weights(model.get_weights())
+    twin.tokenizer = model.tokenizer
+    assert ka.finetune(twin, ROWS, run.folder, **LEARNING).report == run.report
     # Other data, or another model, are another run.
     other = add_noise(ka.AlbertBackbone(TEXT_CONFIG), seed=9)
     other.tokenizer = model.tokenizer
@@ -416,3 +421,14 @@ def test_mistakes(run, tmp_path):
     pairs = [{"text": "a fox", "pair": "a dog", "label": n} for n in range(3)]
     with pytest.raises(ka.AlbertError, match=r"`errors` is for.*'similarity'"):
         ka.evaluate(run.folder, pairs, task="similarity", errors=3)
+
+
+def test_the_checksum_of_a_model_that_is_made_again(model, tmp_path):
+    """By it a run recognizes its model, also in another process."""
+    path, checksum = tmp_path / "model.keras", python_api._checksum
+    classifier = ka.AlbertForSequenceClassification(model, 2, labels=("a", "b"))
+    classifier.save(path)
+    again = [ka.load(path) for _ in range(2)]
+    assert len({*map(checksum, (classifier, *again))}) == 1
+    again[0].labels = ("b", "a")
+    assert checksum(again[0]) != checksum(classifier)

@@ -16,6 +16,7 @@ from keras_albert.modeling.labels import checked_labels
 from keras_albert.modeling.streams import (
     _as_named_texts,
     _by_rows,
+    batch_of_ids,
     check_read_once,
 )
 
@@ -322,11 +323,13 @@ def test_what_reads_a_generator_once():
     once = {"x": generator(), "epochs": 3, "initial_epoch": 2}
     check_read_once(once, None)
     check_read_once({"epochs": 2, "validation_freq": 2}, generator())
-    check_read_once({"epochs": 2, "validation_freq": [2]}, None)
+    check_read_once({"epochs": 2, "validation_freq": [2]}, generator())
     for given, held_out in (
         ({**once, "initial_epoch": 1}, None),
         ({"epochs": 4, "validation_freq": 2}, generator()),
-        ({"epochs": 2, "validation_freq": [2]}, generator()),
+        ({"epochs": 2, "validation_freq": [1, 2]}, generator()),
+        # After the second and the fourth epoch.
+        ({"initial_epoch": 1, "epochs": 4, "validation_freq": 2}, generator()),
     ):
         with pytest.raises(AlbertError, match="can be read once"):
             check_read_once(given, held_out)
@@ -850,3 +853,10 @@ def test_vectors_of_fewer_numbers_have_length_1_too(tokenizer):
         found = model.encode(["a text", "b"], normalize=False, dimensions=4)
         lengths = np.linalg.norm(found, axis=1)
         assert np.allclose(lengths, 1) == normalize, lengths
+
+
+@pytest.mark.any_backend
+def test_weights_of_a_stream_are_checked(classifier):
+    batch = list(TEXTS[:2]), [0, 1], [1.0, np.nan]
+    with pytest.raises(AlbertError, match=r"sample weight .*nan in row 1"):
+        batch_of_ids(classifier, batch)
