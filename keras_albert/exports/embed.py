@@ -375,18 +375,19 @@ def _parquet_writer(output: _Output) -> _Write:
         rows = [
             {name: row.get(name) for name in schema.names} for row in table.rows
         ]
-        try:
-            columns = arrow.Table.from_pylist(rows, schema)
-        except (arrow.ArrowException, OverflowError) as error:
-            # Such as an integer above 2**53 in a column that has fractions.
-            raise _not_for_parquet(table, error) from None
         values = arrow.array(vectors.ravel())
         lists = arrow.FixedSizeListArray.from_arrays(values, vectors.shape[1])
         path = folder / f"part-{number:05}.parquet"
-        with replacing(path) as unfinished:
-            parquet.write_table(
-                columns.append_column(COLUMN, lists), unfinished
-            )
+        try:
+            columns = arrow.Table.from_pylist(rows, schema)
+            with replacing(path) as unfinished:
+                parquet.write_table(
+                    columns.append_column(COLUMN, lists), unfinished
+                )
+        except (arrow.ArrowException, OverflowError) as error:
+            # Such as an integer above 2**53 in a column that has fractions, or
+            # a column of empty objects.
+            raise _not_for_parquet(table, error) from None
         files = output.progress["files"]
         files[f"{NAME}/{path.name}"] = path.stat().st_size
 

@@ -181,7 +181,9 @@ def _draw(found: dict[str, dict[str, np.ndarray]], path: Path) -> None:
     ):
         for source, distances in found.items():
             layers = range(1, len(distances[name]) + 1)
-            axes.plot(layers, distances[name], "o-", label=source)
+            axes.plot(
+                layers, distances[name], "o-", label=source.replace("$", r"\$")
+            )
         axes.set_xlabel("layer")
         axes.set_title(f"{title} of its input and output")
         axes.legend()

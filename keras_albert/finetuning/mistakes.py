@@ -97,7 +97,13 @@ def write_mistakes(found: list[Mistake], table: Table, path: Path) -> None:
     places = [LINE, GROUP] if table.groups else [LINE]
     added = {*places, EXPECTED, *predicted}
     own = dict.fromkeys(name for row in table.rows for name in row)
-    renamed = {n: f"{n} (table)" if n in added else n for n in own}
+    renamed = {}
+    for name in own:
+        new = name
+        while new in added:
+            new += " (table)"
+        renamed[name] = new
+        added.add(new)
     columns = [*places, *renamed.values(), EXPECTED, *predicted]
     with (
         replacing(path) as unfinished,

@@ -118,7 +118,8 @@ def _loaded(model: AlbertModel | Predictor | Finished | str | Path):
         loaded = ModelFolder.without_task(model)
         return with_task(loaded, {}), None
     path = local_path(model) / CARD_FILE
-    card = path.read_text(encoding="utf-8") if path.is_file() else None
+    is_there = path.is_file()
+    card = path.read_text("utf-8", "replace") if is_there else None
     return with_task(load_with_task(model), {}), card
 
 

@@ -665,12 +665,13 @@ def test_numbers_and_files(folder, model, tmp_path, monkeypatch, capsys):
     assert table["sparse"].to_pylist() == [None, None, "x", "x"]
     assert table["size"].to_pylist() == [1, 1, 0.5, 0.5]
     assert table["new"].to_pylist() == [None, None, None, True]
-    rows[0]["size"] = 2**60 + 1  # no float is equal to it
-    write_rows(data, rows)
-    told = {"model": folder / "model", "output": tmp_path / "large"}
-    options = "embed", "--to=parquet", "--column=t"
-    said = refused(capsys, *options, data=data, **told)
-    assert "values of one type" in said and "Write --to jsonl" in said
+    # No float is equal to this integer; and Parquet has no empty objects.
+    for name, value in (("size", 2**60 + 1), ("none", {})):
+        write_rows(data, [{**rows[0], name: value}, *rows[1:]])
+        told = {"model": folder / "model", "output": tmp_path / name}
+        options = "embed", "--to=parquet", "--column=t"
+        said = refused(capsys, *options, data=data, **told)
+        assert "values of one type" in said and "Write --to jsonl" in said
     vectors = np.array(table["vector"].to_pylist())
     np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
 

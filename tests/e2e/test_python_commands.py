@@ -260,10 +260,12 @@ def test_seeds_and_numbers(model, tmp_path):
         (logged,) = log_of(run.folder / f"seed-{seed}")
         assert shown == float(logged["loss"])
     wrong = tmp_path / "wrong.csv"
-    scored = [{**row, "prediction": "mine"} for row in rows]
+    own = {"prediction (table)": "first", "prediction": "mine"}
+    scored = [{**row, **own} for row in rows]
     found = ka.evaluate(run, scored, errors=1, errors_file=wrong)
     first = table_of(wrong)[0]
-    assert first["prediction (table)"] == "mine" != first["prediction"]
+    assert first["prediction (table)"] == "first"
+    assert first["prediction (table) (table)"] == "mine" != first["prediction"]
     assert "the 1 farthest off:\nrow" in repr(found)
     with pytest.raises(ka.AlbertError, match="there is no folder"):
         ka.evaluate(run, rows, errors_file=tmp_path / "none" / "wrong.csv")
