@@ -7,9 +7,9 @@
 # runs one or several parts, which are the functions below, in the current
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
 # `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
-# (see README.md), for `reviews` also `aclImdb` (see reviews.py), for `cloze` and
-# `more` three collections of news (see articles.py), and for `more` the files of
-# more_questions.py. `sentences` comes after `reviews`, `simcse` after `vectors`,
+# (see README.md), for `reviews` also `aclImdb` (see reviews.py), for `cloze`,
+# `more` and `overlap` three collections of news (see articles.py), and for
+# `more` the files of more_questions.py. `sentences` comes after `reviews`, `simcse` after `vectors`,
 # `distil` and `narrow` after `sst`, `curves` after `exits`. `narrow` needs
 # `shards-train`, too. Each writes folders with a report.json, and what `evaluate`
 # prints to a file of its name that ends in .txt. What is finished is not made
@@ -405,13 +405,16 @@ label() {  # label ROUND STEPS OPTION ...: the options say which model labels
 # SQuAD after questions that are made from news articles. `pretrained` is the model
 # of 12,000 steps here, too.
 
-questions_of_news() {
+articles_of_news() {
     if [ ! -e articles/train.txt ]; then
         python "$here/articles.py" --wikinews wikinews --reuters reuters21578 \
             --bbc bbc --output articles --without GLUE/MRPC/dev.tsv \
             GLUE/RTE/dev.tsv GLUE/STS-B/dev.tsv GLUE/SST-2/dev.tsv \
             SQUAD/dev-v1.1.json
     fi
+}
+questions_of_news() {
+    articles_of_news
     if [ ! -e cloze/train-v1.1.json ]; then
         python "$here/cloze.py" --input articles/train.txt --output cloze
     fi
@@ -446,9 +449,12 @@ more() {
             --more new_wiki_v1.0.json amazon_reviews_v1.0.json \
             reddit_v1.0.json --without SQUAD/dev-v1.1.json --output more
     fi
-    short="--steps 2500 --validate-every 2500"
-    of_news of-both --model pretrained --depth 4 --train news $short
-    of_news squad-of-more --model of-both --train more $short
+    of_news of-both --model pretrained --depth 4 --train news \
+        --steps 2500 --validate-every 2500
+    for steps in 2500 8000; do
+        of_news squad-of-more-$steps --model of-both --train more \
+            --steps $steps --validate-every $steps
+    done
 }
 squad_of() {  # squad_of OUTPUT MODEL DATA EVERY OPTION ...
     output=$1 model=$2 data=$3 every=$4; shift 4
@@ -463,6 +469,49 @@ of_news() {  # of_news OUTPUT OPTION ...
         --steps 4000 --validate-every 4000 --batch-size 32 \
         --learning-rate 5e-4 --sequence-length 128 --windows.stride 64 \
         --precision mixed_bfloat16 "$@"
+}
+
+# MRPC after pairs of sentences of news that say how many words they share.
+# `pretrained` is the model of 12,000 steps here, too.
+
+overlap() {
+    articles_of_news
+    if [ ! -e overlap-pairs/train.jsonl ]; then
+        python "$here/overlap.py" --input articles/train.txt \
+            --output overlap-pairs
+    fi
+    compared overlap-once --model pretrained
+    compared overlap-twice --model overlap-once --seed 1
+    if [ ! -e split ]; then split; fi
+    for rate in 1e-5 3e-5 1e-4; do
+        mrpc_of "mrpc-split-$rate" overlap-once split 620 103 $rate
+    done
+    mrpc_of mrpc-split-twice overlap-twice split 620 155 1e-5
+    for model in overlap-once overlap-twice; do
+        mrpc_of "mrpc-of-$model" $model GLUE 688 688 1e-5
+        for average in predictions weights; do
+            evaluate "mrpc-of-$model-$average" --data GLUE \
+                --model "mrpc-of-$model" --average $average
+        done
+    done
+    finetune rte-of-overlap-twice --model overlap-twice --task RTE \
+        --train GLUE --any-size --depth 4 --seeds 8 --steps 312 \
+        --validate-every 312 --batch-size 16 --learning-rate 2e-5 \
+        --sequence-length 128 --dropout 0 --precision mixed_bfloat16
+}
+compared() {  # compared OUTPUT OPTION ...
+    output=$1; shift
+    finetune "$output" --task multilabel --train overlap-pairs/train.jsonl \
+        --validation overlap-pairs/dev.jsonl --columns.pair pair --depth 4 \
+        --optimizer muon --learning-rate 5e-4 --steps 4000 \
+        --validate-every 1000 --batch-size 32 --sequence-length 128 \
+        --precision mixed_bfloat16 "$@"
+}
+mrpc_of() {  # mrpc_of OUTPUT MODEL DATA STEPS EVERY RATE: three seeds
+    finetune "$1" --model "$2" --train "$3" --steps "$4" \
+        --validate-every "$5" --learning-rate "$6" --task MRPC --any-size \
+        --depth 4 --seeds 3 --batch-size 16 --sequence-length 128 \
+        --dropout 0 --precision mixed_bfloat16
 }
 
 # Long texts

@@ -108,7 +108,8 @@ def _run(
         sources.append(run.validation)
     report = folder.finished(sources, lambda: read_tables(run).checksums)
     if report:
-        devices.first(lambda: check_same_models(run, report))
+        with devices.alone():
+            check_same_models(run, report)
         if devices.is_first:  # it may have been killed just before
             _remove_checkpoints(run)
         print(f"{run.output} holds this run, and it is finished:")
