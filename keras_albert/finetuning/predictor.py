@@ -19,7 +19,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.modeling.inputs import check_equally_many
+from keras_albert.modeling.inputs import as_list, check_equally_many
 from keras_albert.tasks.config import SeveralModelsUse
 from keras_albert.tasks.infer import decision_threshold, settled_settings
 from keras_albert.tasks.labels import Names
@@ -274,7 +274,7 @@ class Predictor(TaskModel):
             )
         for name, value in values.items():
             check_batch(name, value)
-            values[name] = list(value)
+            values[name] = list(as_list(value))
         check_equally_many(**values)
         count = len(next(iter(values.values())))
         if not count:

@@ -33,6 +33,8 @@ def holds_text(inputs) -> bool:
         return any(map(holds_text, inputs.values()))
     if isinstance(inputs, list | tuple):  # a missing text is reported later
         return holds_text(next((x for x in inputs if not _is_missing(x)), ""))
+    if hasattr(inputs, "to_pylist"):  # of PyArrow
+        return holds_text(inputs[:1].to_pylist())
     if is_column(inputs):
         return len(inputs) > 0 and holds_text(inputs[0])
     # `kind` of NumPy's and pandas's dtypes: objects, bytes, fixed-length and
@@ -71,6 +73,8 @@ def is_column(inputs) -> bool:
 
 def as_list(values):
     """Converts arrays, string tensors and columns to lists."""
+    if hasattr(values, "to_pylist"):  # of PyArrow
+        return values.to_pylist()
     if _is_string_tensor(values):
         values = values.numpy()
     if hasattr(values, "tolist"):  # NumPy and pandas

@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import keras
 import numpy as np
+import pyarrow
 import pytest
 from scipy.special import log_softmax
 from small import QUICK, TEXT_CONFIG as CONFIG, marked, same_weights
@@ -407,12 +408,14 @@ def test_two_texts_are_no_pair():
         (Series(TEXTS), Series(LABELS, "int64")),
         (Column(TEXTS), Series(named(LABELS))),
         (np.array(TEXTS), Column(LABELS)),
+        (pyarrow.array(TEXTS), pyarrow.array(named(LABELS))),
+        (pyarrow.chunked_array([TEXTS[:1], TEXTS[1:]]), pyarrow.array(LABELS)),
         (np.char.encode(TEXTS, "utf-8"), LABELS),
         ([text.encode() for text in TEXTS], np.array(LABELS)),
         ({"text": Column(TEXTS)}, np.array(named(LABELS))),
         (tuple(TEXTS), torch.tensor(LABELS)),
     ],
-    ids=["tensors", "series", "series of names", "columns"]
+    ids=["tensors", "series", "series of names", "columns", "arrow", "chunks"]
     + ["array of bytes", "list of bytes", "dict", "torch"],
 )
 def test_columns(texts, labels, classifier, losses):
