@@ -91,11 +91,12 @@ def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
     if is_stream(x):
         return {**given, "x": batches_of_ids(x, model)}
     x = given["x"] = arrays(model, x)
-    if isinstance(x, dict) and x["token_ids"].shape[0] == 0:
+    is_ids = isinstance(x, dict)  # and not a dataset of a TensorFlow strategy
+    if is_ids and x["token_ids"].shape[0] == 0:
         raise AlbertError("expected one example or more. Received: none.")
     if given.get("y") is not None:
         given["y"] = labels_of(model, given["y"], x)
-    elif "y" in given and getattr(model, "loss", None) is not None:
+    elif is_ids and "y" in given and getattr(model, "loss", None) is not None:
         raise AlbertError(
             "the loss that the model was compiled with needs labels. Received: "
             "none. Give them after the inputs: fit(texts, labels)."
