@@ -470,6 +470,8 @@ def _without_identity(config: Any) -> Any:
     Keras numbers.
     """
     if isinstance(config, dict):
+        if str(config.get("class_name", "")).endswith("DTypePolicy"):
+            return config  # its name, such as float32, is all that it says
         return {
             key: _without_identity(value)
             for key, value in config.items()

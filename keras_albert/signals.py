@@ -34,7 +34,7 @@ def _ending_signals() -> list[signal.Signals]:
     SIGHUP is left out if it is ignored, as by `nohup`.
     """
     hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
-    if hang_up and signal.getsignal(hang_up) == signal.SIG_DFL:
+    if hang_up and signal.getsignal(hang_up) != signal.SIG_IGN:
         return [signal.SIGTERM, hang_up]
     return [signal.SIGTERM]
 

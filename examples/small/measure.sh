@@ -471,8 +471,307 @@ of_news() {  # of_news OUTPUT OPTION ...
         --precision mixed_bfloat16 "$@"
 }
 
-# MRPC after pairs of sentences of news that say how many words they share.
-# `pretrained` is the model of 12,000 steps here, too.
+# MRPC and RTE after pairs of sentences of news, with labels that say which share
+# of their words is in both. `pretrained` is the model of 12,000 steps here, too.
+
+overlap() {
+    articles_of_news
+    if [ ! -e overlap-pairs/train.jsonl ]; then
+        python "$here/overlap.py" --input articles/train.txt \
+            --output overlap-pairs
+    fi
+    compared overlap-once --model pretrained
+    compared overlap-twice --model overlap-once --seed 1
+    if [ ! -e split ]; then split; fi
+    for rate in 1e-5 3e-5 1e-4; do
+        mrpc_of "mrpc-split-$rate" overlap-once split 620 103 $rate
+    done
+    mrpc_of mrpc-split-twice overlap-twice split 620 155 1e-5
+    for model in pretrained overlap-once overlap-twice; do
+        mrpc_of "mrpc-of-$model" $model GLUE 688 688 1e-5
+        for average in predictions weights; do
+            evaluate "mrpc-of-$model-$average" --data GLUE \
+                --model "mrpc-of-$model" --average $average
+        done
+    done
+    for model in pretrained overlap-twice; do
+        finetune "rte-of-$model" --model $model --task RTE --train GLUE \
+            --any-size --depth 4 --seeds 8 --steps 312 --validate-every 312 \
+            --batch-size 16 --learning-rate 2e-5 --sequence-length 128 \
+            --dropout 0 --precision mixed_bfloat16
+    done
+}
+compared() {  # a classifier for each layer, or one for all four
+    for kind in own shared drawn; do
+        finetune "exits-four-$kind" --model pretrained --task SST-2 \
+            --train GLUE --exits "$kind" --depth 4 --seeds 3 --steps 1500 \
+            --validate-every 1500 --sequence-length 64 --learning-rate 3e-4
+        for layers in 1 2 3 4; do
+            for seed in 0 1 2; do
+                evaluate "exits-four-$kind-$layers-$seed" --data GLUE \
+                    --model "exits-four-$kind/seed-$seed" --layers $layers
+            done
+        done
+    done
+}
+curves() {  # with nothing else running
+    for run in shared drawn four mrpc; do
+        for seed in 0 1 2; do
+            evaluate "curve-$run-$seed" --model "exits-$run/seed-$seed" \
+                --data GLUE --exit-curve "curve-$run-$seed.png"
+        done
+    done
+}
+
+# Distillation: students with one layer, the teacher is `sst`
+
+distil() {
+    for start in "" --from-scratch; do
+        for teacher in "" "--teacher sst"; do
+            finetune "student$start${teacher:+-taught}" --model pretrained \
+                --task SST-2 --train GLUE --depth 1 --steps 1500 \
+                --validate-every 1500 --sequence-length 64 \
+                --learning-rate 3e-4 --seeds 3 $start $teacher
+        done
+    done
+}
+
+narrow_pretrained() {  # narrow_pretrained OUTPUT SEED STEPS OPTION ...
+    output=$1 seed=$2 steps=$3; shift 3
+    if [ ! -e "$output/report.json" ]; then
+        keras-albert pretrain --data shards-train --config narrow.json \
+            --output "$output" --seed "$seed" --validation shards-held-out \
+            --validation-steps 64 --batch-size 32 --steps "$steps" \
+            --warmup-steps $(((steps + 5) / 10)) \
+            --examples.sequence-length 64 --examples.masked-lm-prob 0.4 \
+            --examples.max-predictions 26 --optimizer.optimizer muon \
+            --optimizer.learning-rate 0.0015 "$@"
+    fi
+}
+narrow() {  # a narrower student, of 128 in place of 256
+    if [ ! -e narrow.json ]; then
+        sed -e 's/"hidden_size": 256/"hidden_size": 128/' \
+            -e 's/"num_attention_heads": 4/"num_attention_heads": 2/' \
+            -e 's/"intermediate_size": 1024/"intermediate_size": 512/' \
+            pretrained/albert_config.json > narrow.json
+    fi
+    for seed in 0 1; do
+        narrow_pretrained narrow-$seed $seed 3000
+        narrow_pretrained narrow-$seed-taught $seed 3000 --teacher pretrained
+    done
+    # The arithmetic of 3,000 steps with the teacher.
+    narrow_pretrained narrow-0-longer 0 5475
+    for start in narrow-0 narrow-0-taught; do
+        for teacher in "" "--teacher sst"; do
+            finetune "sst-$start${teacher:+-by-sst}" --model $start \
+                --task SST-2 --train GLUE --steps 1500 --validate-every 1500 \
+                --sequence-length 64 --learning-rate 3e-4 --seeds 3 $teacher
+        done
+    done
+}
+
+# Continued pretraining: from novels to the text that every Python carries
+
+continued() {
+    if [ ! -e python ]; then
+        python "$here/../python_corpus.py" python
+    fi
+    for part in train held_out; do
+        if [ ! -e "python/$part/manifest.json" ]; then
+            keras-albert prepare --input "python/$part.txt" \
+                --vocab pretrained --output "python/$part"
+        fi
+    done
+    # The rows that the others have.
+    sed -e 's/"sequence_length": 128/"sequence_length": 64/' \
+        -e 's/"max_predictions": 51/"max_predictions": 20/' \
+        -e 's/"masked_lm_prob": 0.4/"masked_lm_prob": 0.15/' \
+        pretrained/task.json > before.json
+    with_examples_of before.json before
+    evaluate continued-before --model before --data python/held_out
+    evaluate continued-before-novels --model before --data shards-held-out
+    for rate in 0.0001 0.0003 scratch; do
+        start="--warm-start pretrained"
+        value=$rate
+        if [ "$rate" = scratch ]; then
+            start="--config pretrained/albert_config.json" value=0.0003
+        fi
+        if [ ! -e "continued-$rate/report.json" ]; then
+            keras-albert pretrain $start --data python/train \
+                --validation python/held_out --output "continued-$rate" \
+                --steps 1000 --warmup-steps 100 --batch-size 32 \
+                --examples.sequence-length 64 \
+                --optimizer.optimizer adamw --optimizer.learning-rate "$value"
+        fi
+        evaluate "continued-$rate" --model "continued-$rate" \
+            --data python/held_out
+        evaluate "continued-$rate-novels" --model "continued-$rate" \
+            --data shards-held-out
+    done
+}
+
+# SST-2 after continued pretraining on movie reviews. `pretrained` is a model of
+# 12,000 steps here: `pretrain --file run.toml --steps 12000`.
+
+reviews() {
+    if [ ! -e reviews/held-out.txt ]; then
+        python "$here/reviews.py" --reviews aclImdb \
+            --without GLUE/SST-2/dev.tsv --output reviews
+    fi
+    for part in train held-out; do
+        if [ ! -e "reviews/shards-$part/manifest.json" ]; then
+            keras-albert prepare --input "reviews/$part.txt" \
+                --vocab pretrained --output "reviews/shards-$part" \
+                --split-sentences en
+        fi
+    done
+    if [ ! -e adapted/report.json ]; then
+        keras-albert pretrain --file "$here/reviews.toml"
+    fi
+    with_examples_of adapted/task.json not-adapted
+    for model in adapted not-adapted; do
+        evaluate "$model-reviews" --model "$model" \
+            --data reviews/shards-held-out
+        evaluate "$model-novels" --model "$model" --data shards-held-out
+    done
+    if [ ! -e split-by-sentences/SST-2/dev.tsv ]; then
+        python "$here/sentences_split.py" GLUE/SST-2/train.tsv \
+            split-by-sentences/SST-2
+    fi
+    search SST-2-adapted
+    for model in adapted not-adapted; do  # -> SST-2-adapted.json and so on
+        finetune "sst-$model" --model "$model" --task SST-2 --train GLUE \
+            --seeds 3 --steps 2500 --validate-every 2500 --dropout 0 \
+            --sequence-length 64 --learning-rate 1e-4
+        evaluate "sst-$model-together" --model "sst-$model" --data GLUE
+        evaluate "sst-$model-soup" --model "sst-$model" --data GLUE \
+            --average weights
+    done
+}
+
+# SST-2 after sentences of the reviews that have a rating
+
+sentences() {
+    if [ ! -e sentences.jsonl ]; then
+        python "$here/review_sentences.py" make --reviews aclImdb \
+            --without GLUE/SST-2/dev.tsv --output sentences.new
+        mv sentences.new sentences.jsonl
+    fi
+    held_out teacher-1 1e-4 2500 1250 --model adapted
+    label 1 5000 --model teacher-1
+    held_out sst-sentences-1-1e-4 1e-4 2500 1250 --model learned-1
+    held_out sst-sentences-1-3e-5 3e-5 1500 1500 --model learned-1
+    label 2 7400 --model sst-sentences-1 --average weights
+}
+held_out() {  # held_out OUTPUT RATE STEPS EVERY OPTION ...
+    # Learns from a part of SST-2's sentences, and is measured on the others.
+    output=$1 rate=$2 steps=$3 every=$4; shift 4
+    finetune "$output" --task SST-2 --train split-by-sentences --any-size \
+        --steps "$steps" --validate-every "$every" --dropout 0 \
+        --sequence-length 64 --learning-rate "$rate" "$@"
+}
+label() {  # label ROUND STEPS OPTION ...: the options say which model labels
+    round=$1 steps=$2; shift 2
+    if [ ! -e "chosen-$round.jsonl" ]; then
+        if [ ! -e "predicted-$round.jsonl" ]; then
+            keras-albert predict "$@" --data sentences.jsonl \
+                --columns.text sentence --batch-size 64 \
+                --output "predicted-$round.jsonl"
+        fi
+        python "$here/review_sentences.py" choose \
+            --predicted "predicted-$round.jsonl" \
+            --output "chosen-$round.new"
+        mv "chosen-$round.new" "chosen-$round.jsonl"
+    fi
+    finetune "learned-$round" --model adapted --dropout 0 \
+        --train "chosen-$round.jsonl" --validation none \
+        --columns.text sentence --columns.label label \
+        --sequence-length 64 --steps "$steps" --learning-rate 3e-4
+    finetune "sst-sentences-$round" --model "learned-$round" --task SST-2 \
+        --train GLUE --seeds 3 --steps 2500 --validate-every 2500 \
+        --dropout 0 --sequence-length 64 --learning-rate 1e-4
+    for average in predictions weights; do
+        evaluate "sst-sentences-$round-$average" --data GLUE \
+            --model "sst-sentences-$round" --average $average
+    done
+    if [ ! -e "linear-$round.txt" ]; then
+        python "$here/review_sentences.py" linear --sst GLUE/SST-2 \
+            --chosen "chosen-$round.jsonl" > "linear-$round.new"
+        mv "linear-$round.new" "linear-$round.txt"
+    fi
+}
+
+# SQuAD after questions that are made from news articles. `pretrained` is the model
+# of 12,000 steps here, too.
+
+articles_of_news() {
+    if [ ! -e articles/train.txt ]; then
+        python "$here/articles.py" --wikinews wikinews --reuters reuters21578 \
+            --bbc bbc --output articles --without GLUE/MRPC/dev.tsv \
+            GLUE/RTE/dev.tsv GLUE/STS-B/dev.tsv GLUE/SST-2/dev.tsv \
+            SQUAD/dev-v1.1.json
+    fi
+}
+questions_of_news() {
+    articles_of_news
+    if [ ! -e cloze/train-v1.1.json ]; then
+        python "$here/cloze.py" --input articles/train.txt --output cloze
+    fi
+    if [ ! -e news/train-v1.1.json ]; then
+        python "$here/paraphrases.py" --input articles/train.txt \
+            --cloze cloze --output news
+    fi
+}
+cloze() {
+    questions_of_news
+    of_news of-cloze --model pretrained --depth 4 --train cloze
+    of_news of-news --model of-cloze --train news --seed 1
+    mkdir -p squad-split
+    python "$here/squad_split.py" SQUAD/train-v1.1.json squad-split
+    squad_of squad-split-cloze of-cloze squad-split 300 \
+        --steps 900 --learning-rate 3e-4
+    for rate in 1e-4 3e-4; do
+        squad_of "squad-split-$rate" of-news squad-split 300 \
+            --steps 900 --learning-rate $rate
+    done
+    squad_of squad-of-news of-news SQUAD 600 \
+        --steps 600 --learning-rate 1e-4 --seeds 3
+    squad_of squad-of-news-3e-4 of-news SQUAD 900 \
+        --steps 900 --learning-rate 3e-4 --seeds 3
+    squad_of squad-of-nothing pretrained SQUAD 900 \
+        --steps 900 --learning-rate 3e-4 --seeds 3
+}
+more() {
+    questions_of_news
+    if [ ! -e more/dev-v1.1.json ]; then
+        python "$here/more_questions.py" --train SQUAD/train-v1.1.json \
+            --more new_wiki_v1.0.json amazon_reviews_v1.0.json \
+            reddit_v1.0.json --without SQUAD/dev-v1.1.json --output more
+    fi
+    of_news of-both --model pretrained --depth 4 --train news \
+        --steps 2500 --validate-every 2500
+    for steps in 2500 8000; do
+        of_news squad-of-more-$steps --model of-both --train more \
+            --steps $steps --validate-every $steps
+    done
+}
+squad_of() {  # squad_of OUTPUT MODEL DATA EVERY OPTION ...
+    output=$1 model=$2 data=$3 every=$4; shift 4
+    finetune "$output" --model "$model" --depth 4 --task SQuAD-1.1 \
+        --train "$data" --any-size --validate-every "$every" \
+        --batch-size 32 --sequence-length 128 --windows.stride 64 \
+        --precision mixed_bfloat16 "$@"
+}
+of_news() {  # of_news OUTPUT OPTION ...
+    output=$1; shift
+    finetune "$output" --task SQuAD-1.1 --any-size --optimizer muon \
+        --steps 4000 --validate-every 4000 --batch-size 32 \
+        --learning-rate 5e-4 --sequence-length 128 --windows.stride 64 \
+        --precision mixed_bfloat16 "$@"
+}
+
+# MRPC and RTE after pairs of sentences of news, with labels that say which share
+# of their words is in both. `pretrained` is the model of 12,000 steps here, too.
 
 overlap() {
     articles_of_news

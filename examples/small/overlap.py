@@ -13,6 +13,7 @@ before a task, too).
 Half of the pairs are two sentences that share at least a fifth of their words,
 of one article or of two. The others are such a sentence and itself, in both of
 which words were left out, moved, or replaced by words of the other sentence.
+(The last word hardly ever changes. README.md has the numbers of such pairs.)
 
 The input has a paragraph a line and a blank line between articles, whose first
 line is their title (see articles.py). `train.jsonl` and `dev.jsonl` have a pair
@@ -35,7 +36,7 @@ RARE = 100  # most sentences with a word that counts as rare
 RAREST = 6  # words of a sentence that are looked for elsewhere, two at once
 LEAST = 0.2  # share of the words that two sentences have in common
 PAIRS = {"train": 64_000, "dev": 400}
-# The most that changes of the words of a sentence.
+# The largest share of the words of a sentence that is changed.
 MOST_CHANGED = 0.5
 LONGEST_CHANGE = 5  # words
 SHARES_OF_WORDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -25,9 +25,10 @@ def check_same_models(run: FinetuneRun, report: dict) -> None:
         if not known or not local_path(model).exists():
             continue
         if checksum(run, read_tables(run).names) != known:
+            what = "was taught by" if key == TAUGHT_BY else "started from"
             raise AlbertError(
-                f"{run.output} {key.replace('_', ' ')} {model} before that "
-                "changed, and is finished. Remove the folder, or choose "
+                f"{run.output} is finished, and {what} {model}, which has "
+                "changed since. Remove the folder to train again, or choose "
                 "another output."
             )
 

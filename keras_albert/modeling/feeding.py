@@ -99,7 +99,7 @@ def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
     elif is_ids and "y" in given and getattr(model, "loss", None) is not None:
         raise AlbertError(
             "the loss that the model was compiled with needs labels. Received: "
-            "none. Give them after the inputs: fit(texts, labels)."
+            "none. Give them after the inputs: (texts, labels)."
         )
     return given
 

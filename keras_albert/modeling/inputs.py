@@ -34,7 +34,7 @@ def holds_text(inputs) -> bool:
     if isinstance(inputs, list | tuple):  # a missing text is reported later
         return holds_text(next((x for x in inputs if not _is_missing(x)), ""))
     if hasattr(inputs, "to_pylist"):  # of PyArrow
-        return holds_text(inputs[:1].to_pylist())
+        return holds_text(inputs.drop_null()[:1].to_pylist())
     if is_column(inputs):
         return len(inputs) > 0 and holds_text(inputs[0])
     # `kind` of NumPy's and pandas's dtypes: objects, bytes, fixed-length and
@@ -211,7 +211,8 @@ def check_data(
     Batches of streams are checked in `streams`, but for those of tf.data.
     """
     is_plain = inputs is None or isinstance(inputs, dict | list | tuple)
-    if is_plain or hasattr(inputs, "shape"):
+    is_array = hasattr(inputs, "shape") or hasattr(inputs, "to_pylist")
+    if is_plain or is_array:
         check_inputs(config, inputs, axes, takes_packed)
 
 

@@ -143,8 +143,9 @@ def check_finite(name: str, values) -> None:
         return
     place = np.argwhere(~np.isfinite(array))[0]
     raise AlbertError(
-        f"every {name} must be a number. Received: {array[tuple(place)]} in "
-        f"row {place[0]}. Correct it, or leave the example out."
+        f"every {name} must be a finite number. Received: "
+        f"{array[tuple(place)]} in row {place[0]}. Correct it, or leave the "
+        "example out."
     )
 
 

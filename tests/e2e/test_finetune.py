@@ -274,11 +274,12 @@ def test_all_seeds_have_one_start(folder, tmp_path, capsys):
     report = json.loads((output / "report.json").read_text())
     (output / "report.json").unlink()
     said = refused(capsys, "finetune", *options, **told)
-    assert f"seed-0 started from {start} before that changed" in said
+    changed = f"{start}, which has changed since"
+    assert f"seed-0 is finished, and started from {changed}" in said
     # So does a run that is finished.
     (output / "report.json").write_text(json.dumps(report))
     said = refused(capsys, "finetune", *options, **told)
-    assert f"{output} started from {start} before that changed" in said
+    assert f"{output} is finished, and started from {changed}" in said
     teacher = tmp_path / "teacher"
     shutil.copytree(output / "seed-0", teacher)
     told |= {"output": tmp_path / "taught", "teacher": teacher}
@@ -289,7 +290,7 @@ def test_all_seeds_have_one_start(folder, tmp_path, capsys):
     model.set_weights([weight + 1 for weight in model.get_weights()])
     model.save(teacher / "model.keras")
     said = refused(capsys, "finetune", *options, **told)
-    assert f"seed-0 taught by {teacher} before that changed" in said
+    assert f"seed-0 is finished, and was taught by {teacher}, which" in said
     said = refused(capsys, "finetune", "--validation=none", **alone)
     assert "the run was begun with another model (" in said
 
@@ -372,7 +373,7 @@ def test_seeds_share_the_head_that_they_start_from(folder, tmp_path, capsys):
     shutil.rmtree(tmp_path / "out" / "seed-1")
     (tmp_path / "out" / "report.json").unlink()
     said = refused(capsys, "finetune", *options, **told)
-    assert "before that changed" in said
+    assert "which has changed since" in said
 
 
 @pytest.mark.on_torch

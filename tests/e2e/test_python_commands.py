@@ -432,5 +432,7 @@ def test_the_checksum_of_a_model_that_is_made_again(model, tmp_path):
     classifier.save(path)
     again = [ka.load(path) for _ in range(2)]
     assert len({*map(checksum, (classifier, *again))}) == 1
+    half = ka.load(path, dtype="mixed_bfloat16")
+    assert checksum(half) != checksum(classifier)
     again[0].labels = ("b", "a")
     assert checksum(again[0]) != checksum(classifier)

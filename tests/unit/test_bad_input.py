@@ -10,6 +10,7 @@ import types
 
 import keras
 import numpy as np
+import pyarrow
 import pytest
 from small import EXCHANGED, TEXT_CONFIG as CONFIG
 
@@ -271,6 +272,8 @@ TEXTS = [
     row(".'label', 'text'.", predicted({"text": ["a"], "label": ["b"]})),
     row("str or UTF-8 bytes.*None", predicted(["a", None])),
     row("str or UTF-8 bytes.*nan", predicted([float("nan"), "a"])),
+    row("str or UTF-8 bytes.*None", predicted(pyarrow.array([None, "a"]))),
+    row("Inputs must be a dict.*Arr", predicted(pyarrow.array([None, 1]))),
     row("str or UTF-8 bytes.*tuple", predicted([("a", "b")])),
     row("`pairs` must be a list.*'b'", predicted((["a"], "b"))),
     row("2 texts, 1 pairs", predicted((["a", "c"], ["b"]))),
@@ -395,15 +398,15 @@ TRAINING = [
     ),
     row("epsilon=-1", lambda h: ka.WeightedCrossEntropy(epsilon=-1)),
     row(
-        "needs labels. Received: none.*fit.texts, labels",
+        r"needs labels. Received: none.*\(texts, labels",
         lambda h: h.classifier.fit(["a text"]),
     ),
     row(
-        "every label must be a number. Received: nan in row 1",
+        "every label must be a finite number. Received: nan in row 1",
         fit([[0, 1, 0], [1, np.nan, 0]]),
     ),
     row(
-        "every sample weight must be a number. Received: inf in row 0",
+        "every sample weight must be a finite number. Received: inf in row 0",
         fit([[0, 1, 0]] * 2, sample_weight=[np.inf, 1.0]),
     ),
 ]

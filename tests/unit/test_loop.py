@@ -718,11 +718,11 @@ def test_the_reader_of_the_output_is_gone(monkeypatch):
 
 IN_A_TERMINAL = """
 import os, signal, sys
-from keras_albert.signals import StopRequest
+from keras_albert.signals import StopRequest, signals_as_ctrl_c
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored under nohup
 sys.stdin.readline()  # until the terminal is closed
-with StopRequest() as stop:
+with signals_as_ctrl_c(), StopRequest() as stop:  # as in a command
     os.kill(os.getpid(), signal.SIGHUP)
     print("the next line of the progress", flush=True)
     print("and an error", file=sys.stderr, flush=True)

@@ -533,6 +533,14 @@ def test_pairs_of_sentences(overlap):
     pairs = overlap["pairs_of"](sentences, 2 * len(found), draw)
     assert len(pairs) == 2 * len(found)
     assert {*found} <= {*pairs}
+    for pair in {*pairs} - {*found}:  # both are changes of one sentence
+        kept = [
+            sum(word in sentence.split() for word in text.split())
+            for sentence in sentences[:3]
+            for text in pair
+        ]
+        assert max(map(min, zip(kept[::2], kept[1::2], strict=True))) >= 5
+    assert len({*pairs}) > len(found)
     assert overlap["pairs_of"]([], 2, draw) == []
 
 
