@@ -14,8 +14,9 @@ from keras_albert.training.run_folder import STARTED_FROM, TAUGHT_BY
 def check_same_models(run: FinetuneRun, report: dict) -> None:
     """Raises AlbertError if a model has changed since a run was finished.
 
-    Nothing is checked if it is missing, which the run may have outlived, or if
-    the report is of a version that did not note it.
+    The tables of the run must be there. A model is not checked if it is
+    missing, which the run may have outlived, or if the report is of a version
+    that did not note it.
     """
     for key, model, checksum in (
         (STARTED_FROM, run.model, _checksum_of_start),

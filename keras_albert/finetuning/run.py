@@ -108,8 +108,9 @@ def _run(
         sources.append(run.validation)
     report = folder.finished(sources, lambda: read_tables(run).checksums)
     if report:
-        with devices.alone():
-            check_same_models(run, report)
+        if all(path.exists() for path in sources):  # the labels are of these
+            with devices.alone():
+                check_same_models(run, report)
         if devices.is_first:  # it may have been killed just before
             _remove_checkpoints(run)
         print(f"{run.output} holds this run, and it is finished:")
