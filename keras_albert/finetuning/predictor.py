@@ -259,7 +259,7 @@ class Predictor(TaskModel):
         """The examples of values in Python; None if there are no texts."""
         values = {k: value for k, value in given.items() if value is not None}
         if not values:
-            raise AlbertError("the texts must be given. Received: None.")
+            raise AlbertError("give a list of texts. Received: None.")
         expected = self.definition.inputs(self.columns)
         if values.keys() != expected.keys():
             remedy = ""

@@ -98,17 +98,14 @@ def check_read_once(given: dict, validation_data) -> None:
     Keras keeps the first two batches of a generator, and on JAX and PyTorch
     these alone would be every later epoch. `given` are arguments of `fit`.
     """
-    epochs = range(given.get("initial_epoch", 0), given.get("epochs", 1))
-    frequency = given.get("validation_freq", 1)
-    validations = [
-        epoch
-        for epoch in epochs
-        if (
-            (epoch + 1) % frequency == 0
-            if isinstance(frequency, int)
-            else epoch + 1 in frequency
-        )
-    ]
+    # Both numbered from 1.
+    epochs = range(
+        given.get("initial_epoch", 0) + 1, given.get("epochs", 1) + 1
+    )
+    measured = given.get("validation_freq", 1)
+    if isinstance(measured, int):  # every so many epochs
+        measured = range(measured, epochs.stop, measured)
+    validations = {*measured} & {*epochs}
     for data, steps, times in (
         (given.get("x"), "steps_per_epoch", len(epochs)),
         (validation_data, "validation_steps", len(validations)),

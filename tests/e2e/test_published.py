@@ -11,6 +11,9 @@ from published import glue_file, passage, race_files
 
 import keras_albert as ka
 from keras_albert.data.glue import GLUE, read_glue
+from keras_albert.finetuning import predict as predicting
+from keras_albert.storage import DiskFull
+from keras_albert.tasks.registry import submit
 
 pytestmark = [pytest.mark.on_torch, pytest.mark.usefixtures("eagerly")]
 
@@ -128,6 +131,19 @@ def test_submissions(mnli, glue, tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(ka.Predictor, "outputs", interrupted)
         run("predict", "--any-size", **told)
+    # The same if the disk is full at the second one.
+    written = []
+
+    def on_a_full_disk(*arguments):
+        if written:
+            raise DiskFull("AX.tsv", "no space")
+        written.append(submit(*arguments))
+        return written[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(predicting, "submit", on_a_full_disk)
+        assert "no space" in refused(capsys, "predict", "--any-size", **told)
+    assert written and not written[0].exists()
     run("predict", "--any-size", **told)
     predictor = ka.Predictor.load(mnli / "seed-5")
     names = {"MNLI-m": "matched", "MNLI-mm": "mismatched", "AX": None}

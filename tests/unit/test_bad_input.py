@@ -335,7 +335,7 @@ TEXTS = [
     ),
     # A predictor.
     row(r"'bare'.*\[text\]", lambda h: h.served.predict("bare")),
-    row("the texts must be given.*None", lambda h: h.served.predict(None)),
+    row("give a list of texts.*None", lambda h: h.served.predict(None)),
     row("a set. Give sorted", lambda h: h.served.predict({"a", "b"})),
     row("dict. Give one of", lambda h: h.served.predict({"text": ["a"]})),
     row("batch_size=0", lambda h: h.served.probabilities(["a"], batch_size=0)),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import runpy
 import subprocess
 import sys
@@ -710,3 +711,16 @@ def test_more_questions(tmp_path):
         paragraph("A goose flew", "A goose"),
     ]
     assert (output / "dev-v1.1.json").read_text() == Path(dev).read_text()
+
+
+def test_parts_of_measure():
+    """Each is written once, and those that README.md runs are there."""
+    script = (FOLDER / "measure.sh").read_text()
+    names = re.findall(r"^(\w+)\(\) \{", script, re.MULTILINE)
+    assert len({*names}) == len(names) > 20
+    readme = (FOLDER / "README.md").read_text()
+    told = re.findall(r"sh examples/small/measure\.sh ([\w ]+)", readme)
+    assert len(told) > 4
+    assert {name for each in told for name in each.split()} <= {*names}
+    checked = subprocess.run(["sh", "-n", FOLDER / "measure.sh"])
+    assert checked.returncode == 0
