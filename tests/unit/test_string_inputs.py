@@ -325,6 +325,8 @@ def test_what_reads_a_generator_once():
     check_read_once(once, None)
     check_read_once({"epochs": 2, "validation_freq": 2}, generator())
     check_read_once({"epochs": 2, "validation_freq": [2]}, generator())
+    later = {"initial_epoch": 1, "epochs": 2, "validation_freq": [1, 2]}
+    check_read_once(later, generator())
     for given, held_out in (
         ({**once, "initial_epoch": 1}, None),
         ({"epochs": 4, "validation_freq": 2}, generator()),
