@@ -42,7 +42,7 @@ from keras_albert.finetuning.model import (
     model_folder,
 )
 from keras_albert.finetuning.model_card import card, write_card
-from keras_albert.finetuning.origin import check_same_models
+from keras_albert.finetuning.origin import models_of
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.recipes import RECIPES, choose_missing
 from keras_albert.finetuning.report import (
@@ -80,6 +80,7 @@ from keras_albert.training.run_folder import (
     STARTED_FROM,
     TAUGHT_BY,
     RunFolder,
+    check_same_models,
     same_settings,
     write_report,
 )
@@ -110,7 +111,7 @@ def _run(
     if report:
         if all(path.exists() for path in sources):  # the labels are of these
             with devices.alone():
-                check_same_models(run, report)
+                check_same_models(run.output, report, models_of(run))
         if devices.is_first:  # it may have been killed just before
             _remove_checkpoints(run)
         print(f"{run.output} holds this run, and it is finished:")

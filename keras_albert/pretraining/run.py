@@ -33,7 +33,11 @@ from keras_albert.pretraining.model import (
 from keras_albert.pretraining.packing import Packing
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.pretraining.sizes import activation_bytes
-from keras_albert.pretraining.teacher import load_teacher, masked_logits_of
+from keras_albert.pretraining.teacher import (
+    load_teacher,
+    masked_logits_of,
+    read_teacher,
+)
 from keras_albert.storage import MANIFEST_FILE, checksum
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.cost import fit_with_cost
@@ -43,7 +47,10 @@ from keras_albert.training.model_folder import PRETRAINING, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.run_folder import (
     MADE_OF,
+    STARTED_FROM,
+    TAUGHT_BY,
     RunFolder,
+    check_same_models,
     same_settings,
     write_report,
 )
@@ -73,6 +80,8 @@ def pretrain(run: PretrainRun) -> dict:
         sources = [path for path in (run.data, run.validation) if path]
         report = folder.finished(sources, lambda: _checksums(run))
         if report:
+            with devices.alone():
+                check_same_models(run.output, report, _models_of(run))
             print(f"{run.output} holds this run, and it is finished:")
             print("\n".join(report_lines(report)))
             return report
@@ -146,6 +155,15 @@ class _Inputs:
             count += flops_per_example(self.teacher.config, examples) / TRAINING
         return count
 
+    def model_checksums(self) -> dict[str, str]:
+        """The checksums of the models that the run reads, by their options."""
+        models = {"warm_start": self.source, "teacher": self.teacher}
+        return {
+            option: weights_checksum(model)
+            for option, model in models.items()
+            if model is not None
+        }
+
     def held_out_batches(self, run: PretrainRun, **hosts: int):
         """The held-out batches; of one process where `hosts` names it."""
         if self.held_out is None:
@@ -189,6 +207,22 @@ def _teacher_of(
     return load_teacher(run, shards.tokenizer())
 
 
+def _models_of(
+    run: PretrainRun,
+) -> dict[str, tuple[str | None, Callable[[], str]]]:
+    """The models that a run is of, for `check_same_models`."""
+    return {
+        STARTED_FROM: (
+            run.warm_start,
+            lambda: weights_checksum(_source_of(run)),
+        ),
+        TAUGHT_BY: (
+            run.teacher,
+            lambda: weights_checksum(read_teacher(run)),
+        ),
+    }
+
+
 def _config_of(
     run: PretrainRun, source: AlbertModel | None, shards: ShardSet
 ) -> AlbertConfig:
@@ -204,7 +238,8 @@ def _train(
 ) -> dict:
     # The seed is set before the model is made, as it decides its weights.
     keras.utils.set_random_seed(run.seed)
-    model, teacher = _compiled_model(run, inputs, devices), inputs.teacher
+    model = _compiled_model(run, inputs, devices)
+    checksums = {**_checksums(run), **inputs.model_checksums()}
     # The folder is claimed only after the model could be made: a run that fails
     # before leaves nothing behind.
     folder.claim()
@@ -239,8 +274,7 @@ def _train(
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(inputs.config),
-            **_checksums(run),
-            **({"teacher": weights_checksum(teacher)} if teacher else {}),
+            **checksums,
         },
         validate=held_out
         and (lambda stopped: _held_out(model, held_out, stopped, devices)),
@@ -254,6 +288,8 @@ def _train(
     if not devices.is_first:
         return {}
     report = _report_of(run, inputs, model.count_params(), kept)
+    report[STARTED_FROM] = checksums.get("warm_start")
+    report[TAUGHT_BY] = checksums.get("teacher")
     report["cost"] = dataclasses.asdict(cost)
     write_report(run.output, report)
     print("\n".join(report_lines(report)))

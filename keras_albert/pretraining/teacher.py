@@ -21,11 +21,7 @@ def load_teacher(run: PretrainRun, vocabulary: Tokenizer) -> AlbertModel:
     Raises AlbertError if it does not predict masked pieces of this vocabulary,
     or takes fewer tokens than the examples have.
     """
-    # Not at the top, as the readers of checkpoints import the heads of all
-    # tasks, and most runs read none.
-    from keras_albert.checkpoints.load import load
-
-    model = load(run.teacher, dtype=run.precision)
+    model = read_teacher(run)
     if not isinstance(model, AlbertForPretraining | AlbertForMaskedLM):
         raise AlbertError(
             "a teacher must predict masked pieces. Received: "
@@ -52,6 +48,15 @@ def load_teacher(run: PretrainRun, vocabulary: Tokenizer) -> AlbertModel:
         )
     model.trainable = False
     return model
+
+
+def read_teacher(run: PretrainRun) -> AlbertModel:
+    """The teacher of a run, whether or not it can teach this run."""
+    # Not at the top, as the readers of checkpoints import the heads of all
+    # tasks, and most runs read none.
+    from keras_albert.checkpoints.load import load
+
+    return load(run.teacher, dtype=run.precision)
 
 
 def masked_logits_of(

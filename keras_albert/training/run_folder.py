@@ -11,7 +11,12 @@ from pathlib import Path
 from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
 from keras_albert.settings import flatten, settings_of
-from keras_albert.storage import REPORT_FILE, WorkFolder, check_free
+from keras_albert.storage import (
+    REPORT_FILE,
+    WorkFolder,
+    check_free,
+    local_path,
+)
 
 MADE_OF = "made_of"  # key of a report: the checksums of the data of the run
 STARTED_FROM = "started_from"  # the checksum of the weights before training
@@ -164,6 +169,35 @@ def write_report(folder: Path, report: dict) -> None:
 def finished_report(folder: Path) -> dict | None:
     """The report of a run; None if the run is not finished."""
     return folder_at(folder).finished()
+
+
+def check_same_models(
+    folder: Path,
+    report: dict,
+    models: dict[str, tuple[str | None, Callable[[], str]]],
+) -> None:
+    """Raises AlbertError if a model has changed since a run was finished.
+
+    A model is not checked if it is missing, which the run may have outlived, or
+    if the report is of a version that did not note its checksum.
+
+    Args:
+        folder: the output folder of the run.
+        report: its report.
+        models: for STARTED_FROM and TAUGHT_BY the name of the model, None for
+            none, and a function that computes its checksum.
+    """
+    for key, (model, checksum) in models.items():
+        known = report.get(key)
+        if not known or not local_path(model).exists():
+            continue
+        if checksum() != known:
+            what = "was taught by" if key == TAUGHT_BY else "started from"
+            raise AlbertError(
+                f"{folder} is finished, and {what} {model}, which has changed "
+                "since. Remove the folder to train again, or choose another "
+                "output."
+            )
 
 
 def check_made_of(

@@ -1,11 +1,21 @@
 """A model learns from a teacher: the loss by hand, and the command."""
 
+import shutil
+import signal
+
 import keras
 import numpy as np
 import pytest
 from commands import read_json, refused, report_of, run, training_of, write_rows
 from scipy import special
-from small import add_noise, numpy, op_by_op, pretraining_batch, with_dropout
+from small import (
+    add_noise,
+    numpy,
+    op_by_op,
+    pretraining_batch,
+    signalled,
+    with_dropout,
+)
 
 import keras_albert as ka
 from keras_albert.data.batches import Features
@@ -347,6 +357,39 @@ def test_another_teacher_is_another_run(folder, pretrained_folder, pretrain):
             weights_checksum(ModelFolder.load(each).model) for each in teachers
         ]
         assert found[0] != found[1]
+
+
+@pytest.mark.on_torch
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [("teacher", "was taught by"), ("warm_start", "started from")],
+)
+def test_pretraining_with_a_model_that_has_changed(
+    folder, pretrained_folder, pretrain, capsys, tmp_path, option, what
+):
+    """A finished run says so, and so does an interrupted one."""
+    model = tmp_path / "model"
+    shutil.copytree(pretrained_folder, model)
+    given = f"--{option.replace('_', '-')}={model}"
+    done = f"done-{option}"
+    report = pretrain(done, given)
+    assert pretrain(done, given) == report, "the model is the same"
+    with signalled(signal.SIGINT, step=1), pytest.raises(SystemExit):
+        pretrain(f"cut-{option}", given)
+    loaded = ModelFolder.load(model)
+    add_noise(loaded.model, seed=5)
+    loaded.save(model)
+    capsys.readouterr()
+    for output, expected in (
+        (done, f"{done} is finished, and {what} {model}, which has changed"),
+        (f"cut-{option}", f"the run was begun with another {option} ("),
+    ):
+        with pytest.raises(SystemExit):
+            pretrain(output, given)
+        assert expected in capsys.readouterr().err
+    shutil.rmtree(model)
+    assert pretrain(done, given) == report, "a run may outlive its model"
 
 
 @pytest.mark.on_torch
