@@ -150,6 +150,7 @@ bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
 	$(BIN)/python tests/benchmarks/bench_export.py $(BENCH_EXPORT)
 	$(BIN)/python tests/benchmarks/bench_requests.py $(BENCH_REQUESTS)
 	$(BIN)/python tests/benchmarks/bench_exits.py
+	$(BIN)/python tests/benchmarks/bench_students.py
 	$(BIN)/python tests/benchmarks/bench_embeddings.py $(BENCH_EMBEDDINGS)
 	$(BIN)/python tests/benchmarks/bench_embeddings.py --onnx float32 \
 	  $(BENCH_EMBEDDINGS)

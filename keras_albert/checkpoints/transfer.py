@@ -20,9 +20,9 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_no_lora_or_int8,
     check_not_quantized,
-    own_paths,
 )
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.parts import own_paths
 from keras_albert.private_apis import adapted_kernel
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."

@@ -26,7 +26,8 @@ from keras_albert.storage import local_path
 from keras_albert.text.files import COMPRESSED_SUFFIXES, check_files
 
 CHARACTERS_AT_ONCE = 20_000_000  # in a part of a table that is read in parts
-LARGEST = float(np.finfo("float32").max)  # number that a label may be
+# Number that a label may be: the loss sums up squares of numbers in float32.
+LARGEST = 1e18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,7 +373,7 @@ def read_number(value: object) -> float:
                 "save the table with numbers in the English format."
             )
         elif is_number(number):
-            remedy = " It exceeds 3.4e38, the largest of float32."
+            remedy = f" It exceeds {LARGEST:g}: scale the numbers down."
         raise AlbertError(f"must be a number. Received: {value!r:.60}.{remedy}")
     return float(number)
 

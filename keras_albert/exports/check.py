@@ -84,7 +84,16 @@ def check(run: CheckRun) -> dict:
     loaded = load_models(run.model, run.average)
     given = {"task": run.task, "labels": run.labels}
     predictor = _original(loaded, exported, given)
-    _check_made_of(run, exported.settings(), predictor.settings())
+    # Folders of older versions do not say in what they compute.
+    settings = {"compute": "float32", **export_settings(run.export)}
+    _check_made_of(
+        run,
+        {**exported.settings(), "parameters": settings["parameters"]},
+        {
+            **predictor.settings(),
+            "parameters": predictor.model.count_params(),
+        },
+    )
     rule = exported.model.early_exit
     if rule is not None:  # the graph stops early: so shall the model
         if getattr(predictor.model, "exits", None) is None:
@@ -103,8 +112,6 @@ def check(run: CheckRun) -> dict:
             each.decode(found, features)
             for each, found in zip(both, outputs, strict=True)
         ]
-        # Folders of older versions do not say in what they compute.
-        settings = {"compute": "float32", **export_settings(run.export)}
         texts = compare_texts(exported, table, answers[1], settings["compute"])
     # Rows that stop after different layers have outputs of two classifiers.
     same = np.flatnonzero(stops[0] == stops[1])

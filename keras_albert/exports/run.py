@@ -180,16 +180,22 @@ def export_run(run: ExportRun) -> Path:
     """
     _check_packages(run.format)
     target = _target(run)
-    if run.format in TRACED_FORMATS and not traces_for_tensorflow():
-        is_new = not run.output.exists()
-        try:
+    is_new = not run.output.exists()
+    try:
+        if run.format in TRACED_FORMATS and not traces_for_tensorflow():
             _export_in_worker(run, target)
-        except BaseException:
-            if is_new:  # the worker has removed its files, but not the folder
-                with contextlib.suppress(OSError):
-                    run.output.rmdir()
-            raise
-        return target
+        else:
+            _export_here(run, target)
+    except BaseException:
+        if is_new:  # the version was removed, but not the folder of versions
+            with contextlib.suppress(OSError):
+                run.output.rmdir()
+        raise
+    return target
+
+
+def _export_here(run: ExportRun, target: Path) -> None:
+    """Exports in this process."""
     import_tensorflow()  # before it could open a GPU of the backend
     predictor = Predictor.load(
         run.model, average=run.average, **run.predictor_arguments
@@ -213,7 +219,6 @@ def export_run(run: ExportRun) -> Path:
             _compare(predictor, table, features, run, unfinished)
     size = sum(file.stat().st_size for file in files_of(target))
     print(f"{run.format}, {run.weights}, {size / 1e6:.1f} MB -> {target}")
-    return target
 
 
 def _export_in_worker(run: ExportRun, target: Path) -> None:

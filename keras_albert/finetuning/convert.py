@@ -14,6 +14,7 @@ from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.classification import default_labels
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import check_free, files_of
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.registry import ALL_TASKS
@@ -75,7 +76,13 @@ def with_task(
 def write_as(to: str, loaded: ModelFolder, folder: Path) -> None:
     """Writes a model in one of FORMATS into a new folder."""
     _WRITERS[to](loaded, folder)
-    file = encoder_of(loaded.model).wordpiece_file
+    model, vectors = loaded.model, (AlbertBackbone, AlbertForTextEmbedding)
+    if to == "sentence-transformers" and not isinstance(model, vectors):
+        print(
+            f"note: {to} has no {type(model).__name__}: only its encoder was "
+            "written, which gives the mean of a text's vectors"
+        )
+    file = encoder_of(model).wordpiece_file
     if file and loaded.tokenizer is None:
         print(
             f"note: {file} was left out: only vocabularies of SentencePiece "

@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +23,13 @@ from keras_albert.errors import (
     check_choice,
 )
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.parts import (
+    freeze,
+    frozen_paths,
+    projections_and_tables,
+    quantize_paths,
+    quantized_paths,
+)
 from keras_albert.private_apis import (
     KeepsJaxState,
     sublayers,
@@ -75,7 +82,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
     predicted_axes = None  # `axes` of the last inputs that Keras was given
 
     def __new__(cls, *args, **kwargs):
-        check_argument_names(cls, kwargs, _OF_KERAS)
+        _check_arguments(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -341,35 +348,28 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return {
             **super().get_config(),  # has neither int8 nor frozen weights
             "quantized": quantized_paths(self),
-            "frozen": [
-                *own_paths(self, (v for v in self.weights if not v.trainable))
-            ],
+            "frozen": frozen_paths(self),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        config = dict(config)
-        quantized = config.pop("quantized", [])
-        frozen = config.pop("frozen", [])
-        model = cls(**config)
-        _quantize_paths(model, quantized)
-        _freeze(model, frozen)
-        return model
+        return _with_saved_parts(cls, config)
 
     def leaves(self) -> dict[str, layers.Layer]:
         """The projections and embedding tables, by path within the model."""
-        return _projections_and_tables(self)
+        return projections_and_tables(self)
 
 
 class ConfiguredLayer(layers.Layer):
     """Abstract: a public layer whose sizes come from an AlbertConfig.
 
     The AlbertConfig is saved with the layer, together with the paths of the
-    projections and embedding tables that are quantized to int8.
+    projections and embedding tables that are quantized to int8, and of the
+    weights that are frozen.
     """
 
     def __new__(cls, *args, **kwargs):
-        check_argument_names(cls, kwargs, _OF_KERAS)
+        _check_arguments(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, config: AlbertConfig, **kwargs: Any):
@@ -382,17 +382,13 @@ class ConfiguredLayer(layers.Layer):
             **super().get_config(),
             "config": dataclasses.asdict(self.config),
             "quantized": quantized_paths(self),
+            "frozen": frozen_paths(self),
         }
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
-        config = {**config, "config": AlbertConfig.from_dict(config["config"])}
-        quantized = config.pop("quantized", [])
-        layer = cls(**config)
-        if quantized:
-            layer.build()
-            _quantize_paths(layer, quantized)
-        return layer
+        sizes = AlbertConfig.from_dict(config["config"])
+        return _with_saved_parts(cls, {**config, "config": sizes})
 
 
 class VectorLayer(ConfiguredLayer):
@@ -418,19 +414,30 @@ class VectorLayer(ConfiguredLayer):
         return tuple(x_shape)
 
 
-def _freeze(model: AlbertModel, paths: list[str]) -> None:
-    """Freezes the weights with these paths, and layers that have no others.
+def _check_arguments(cls: type, arguments: Mapping[str, Any]) -> None:
+    check_argument_names(cls, arguments, _OF_KERAS)
+    if arguments.get("trainable") is False:
+        # Keras sets it before the weights exist, which would be trained.
+        raise AlbertError(
+            "`trainable` must be set after the layer is made. Received: "
+            f"{cls.__name__}(..., trainable=False). Write x = {cls.__name__}"
+            "(...), and then x.trainable = False."
+        )
 
-    TensorFlow ignores that True is assigned to `trainable` of a layer where it
-    is True already: the weights inside would stay frozen.
-    """
-    weights = own_paths(model, model.weights)
-    frozen = {id(weights[path]) for path in paths if path in weights}
-    for layer in sublayers(model):
-        if layer.weights and frozen.issuperset(map(id, layer.weights)):
-            layer.trainable = False
-    for weight in model.weights:
-        weight.trainable = weight.trainable and id(weight) not in frozen
+
+def _with_saved_parts(cls: type, config: Mapping[str, Any]) -> Any:
+    """Makes a model or layer of a saved config, with int8 and frozen parts."""
+    config = dict(config)
+    quantized, frozen = (config.pop(key, []) for key in ("quantized", "frozen"))
+    trainable = config.pop("trainable", True)
+    layer = cls(**config)
+    if (quantized or frozen) and not layer.built:
+        layer.build()
+    quantize_paths(layer, quantized)
+    freeze(layer, frozen)
+    if not trainable:
+        layer.trainable = False
+    return layer
 
 
 def check_config(config) -> None:
@@ -485,50 +492,6 @@ def check_no_lora_or_int8(model: AlbertModel) -> None:
             "`enable_lora`, or merge an adapted model: "
             "`keras-albert convert`."
         )
-
-
-def own_paths(root: layers.Layer, parts: Iterable[Any]) -> dict[str, Any]:
-    """Layers or weights of `root` by their paths inside of their model.
-
-    The paths lack the names of the model and of what is around it, such as a
-    layer of the user that made the model when it was built. They are therefore
-    the same in all models of an architecture. Files and the name tables of
-    `checkpoints` use them.
-    """
-    models = (each for each in sublayers(root) if isinstance(each, AlbertModel))
-    # The path of a backbone does not begin with that of the model around it.
-    prefixes = {f"{each.path}/" for each in (root, *models)}
-    found = {}
-    for part in parts:
-        inside = (p for p in prefixes if part.path.startswith(p))
-        found[part.path.removeprefix(max(inside, key=len))] = part
-    return found
-
-
-def quantized_paths(layer: layers.Layer) -> list[str]:
-    """The paths of the projections and embedding tables that are int8."""
-    if not layer.built:  # then the paths are not known yet
-        return []
-    leaves = _leaves(layer)
-    return [k for k in leaves if leaves[k].quantization_mode is not None]
-
-
-def _quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
-    for path, part in _leaves(layer).items():
-        if path in paths and part.quantization_mode is None:
-            part.quantize("int8")
-
-
-def _leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
-    if isinstance(layer, AlbertModel):
-        return layer.leaves()
-    return _projections_and_tables(layer)
-
-
-def _projections_and_tables(layer: layers.Layer) -> dict[str, layers.Layer]:
-    kinds = layers.Dense | layers.Embedding
-    parts = (part for part in sublayers(layer) if isinstance(part, kinds))
-    return own_paths(layer, parts)
 
 
 def _summary(model: AlbertModel) -> str:

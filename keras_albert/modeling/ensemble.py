@@ -12,7 +12,6 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_model,
     check_no_lora_or_int8,
-    own_paths,
 )
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
@@ -21,6 +20,7 @@ from keras_albert.modeling.classification import (
 )
 from keras_albert.modeling.config import FOR_TRAINING, AlbertConfig
 from keras_albert.modeling.labels import Classes
+from keras_albert.modeling.parts import own_paths
 from keras_albert.private_apis import track_in_checkpoints
 
 if TYPE_CHECKING:

@@ -54,7 +54,8 @@ class MaskedLMHead(layers.Layer):
             name="output_bias",
             shape=(self.config.vocab_size,),
             initializer="zeros",
-            autocast=False,  # stays float32, like the logits
+            dtype="float32",  # like the logits, whatever the policy
+            autocast=False,
         )
         self.built = True
 

@@ -11,10 +11,10 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_model,
     check_no_lora_or_int8,
-    own_paths,
 )
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import HALVES, SharedEncoder
+from keras_albert.modeling.parts import own_paths
 
 ROUNDING = 1e-6  # of a kernel's norm, in float32
 

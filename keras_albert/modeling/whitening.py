@@ -18,6 +18,7 @@ from keras_albert.errors import (
 from keras_albert.modeling.config import IDF, IDF_FIRST_LAST
 from keras_albert.modeling.inputs import as_texts, vocabulary_of
 from keras_albert.modeling.pooling import checked_dimensions
+from keras_albert.text.normalization import normalize
 
 if TYPE_CHECKING:
     from keras_albert.modeling.text_embedding import (
@@ -109,8 +110,10 @@ def _enough_texts(
     Raises AlbertError if there are no more than `size` of them, the number of
     dimensions of the projection, or if the model has no vocabulary.
     """
-    vocabulary_of(model)
-    texts = list(dict.fromkeys(as_texts(texts)))
+    settings = vocabulary_of(model).settings
+    # Texts that differ in case alone, for example, have the same vector.
+    different = {normalize(text, **settings): text for text in as_texts(texts)}
+    texts = list(different.values())
     if len(texts) <= size:
         raise AlbertError(
             f"a projection to {size} dimensions is computed from more than "

@@ -285,30 +285,33 @@ def phased_dataset(
             "`pack` must be the same in all phases, as it changes the inputs "
             "of the model. Set it in each of them, or in none."
         )
-    parts = []
-    for number, (examples, steps) in enumerate(phases):
+    for _, steps in phases:
         check_positive("steps", steps)
-        if start_step < steps:
-            parts.append(
-                pretraining_dataset(
-                    shards,
-                    examples,
-                    batch_size=batch_size,
-                    seed=_phase_seed(seed, number),
-                    start_step=start_step,
-                    steps=steps - start_step,
-                    host_index=host_index,
-                    host_count=host_count,
-                )
-            )
-        start_step = max(start_step - steps, 0)
-    if not parts:
-        total = sum(steps for _, steps in phases)
+    total = sum(steps for _, steps in phases)
+    if start_step >= total:
         raise AlbertError(
             "`start_step` must be less than the steps of all phases. "
-            f"Received: start_step={total + start_step}, {total} steps. Lower "
-            "it, or add a phase."
+            f"Received: start_step={start_step}, {total} steps. Lower it, or "
+            "add a phase."
         )
+    parts = []
+    for number, (examples, steps) in enumerate(phases):
+        is_over = start_step >= steps
+        done = 0 if is_over else start_step
+        part = pretraining_dataset(
+            shards,
+            examples,
+            batch_size=batch_size,
+            seed=_phase_seed(seed, number),
+            start_step=done,
+            steps=steps - done,
+            host_index=host_index,
+            host_count=host_count,
+        )
+        # Without the phases that are over, `element_spec` would have another S.
+        # The model would be compiled differently, and round differently.
+        parts.append(part.take(0) if is_over else part)
+        start_step = max(start_step - steps, 0)
     return functools.reduce(lambda first, then: first.concatenate(then), parts)
 
 

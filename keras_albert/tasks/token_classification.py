@@ -138,8 +138,8 @@ class TokenClassification(LearnedTask):
 def _words(name: str, index: int, words: object) -> list[str]:
     if isinstance(words, np.ndarray | tuple):  # as tables in memory have them
         words = list(words)
-    # An empty text is an error in a table, since it cannot have a label.
-    if words in ("", []):
+    # A text without words is an error in a table, as it cannot have a label.
+    if words == [] or (isinstance(words, str) and not words.strip()):
         return []
     try:
         return read_words(words)

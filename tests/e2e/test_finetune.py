@@ -213,6 +213,7 @@ def test_trained_evaluated_predicted(
     assert predictor.predict(texts, **more) == expected
     if task == "tokens":  # a text is split, as in a table
         assert predictor.predict([" ".join(texts[0])]) == expected[:1]
+        assert predictor.predict(["", " \n"]) == [[], []]
     if task == "choice":
         with pytest.raises(ka.AlbertError, match="each of choices` must be"):
             predictor.predict(texts, choices=["ab"] * len(texts))

@@ -173,6 +173,35 @@ def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "make", [ka.FactorizedEmbedding, ka.SharedEncoder, ka.EncoderBlock]
+)
+@pytest.mark.parametrize("part", [False, True])
+def test_frozen_layers_of_a_model_of_ones_own(tmp_path, make, part):
+    """All weights of the layer are frozen, or one of them."""
+    layer = make(CONFIG)
+    shape = () if make is ka.FactorizedEmbedding else (CONFIG.hidden_size,)
+    dtype = "float32" if shape else "int32"
+    x = keras.Input((None, *shape), dtype=dtype)
+    model = keras.Model(x, keras.layers.Dense(3)(layer(x)[:, 0]))
+    if part:
+        layer.weights[0].trainable = False
+    else:
+        layer.trainable = False
+    found = [v.trainable for v in model.weights]
+    assert 0 < sum(found) < len(found)
+    model.save(tmp_path / "model.keras")
+    for again in (
+        keras.models.load_model(tmp_path / "model.keras"),
+        keras.models.clone_model(model),
+    ):
+        assert [v.trainable for v in again.weights] == found
+        assert again.layers[1].trainable == part
+    with pytest.raises(ka.AlbertError, match=r"x\.trainable = False"):
+        make(CONFIG, trainable=False)
+
+
+@pytest.mark.any_backend
 def test_alpha_scales_an_adapter():
     """The kernel gets alpha / rank times the product of both factors."""
     backbone = ka.AlbertBackbone(SMOOTH)

@@ -324,6 +324,21 @@ def test_early_exit_beside_the_whole_model(tmp_path):
 
 @pytest.mark.proof
 @pytest.mark.any_backend
+def test_students_beside_one_model(tmp_path):
+    report, shown = report_of("bench_students", tmp_path, "--size", "tiny")
+    lines = {line["what"]: line for line in report["lines"]}
+    assert list(lines) == [
+        "an ensemble of 3 predicts",
+        "a student of 1 of 2 layers predicts",
+        "a training step with a teacher",
+    ]
+    for what, line in lines.items():
+        assert line["pairs"] == PAIRS
+        assert what in shown and f"{line['ratio']:.2f}" in shown
+
+
+@pytest.mark.proof
+@pytest.mark.any_backend
 def test_exports_beside_the_peers(tmp_path, tiny_vocab):
     """ONNX beside torch; the other sides take minutes to be made."""
     for name in ("onnx", "onnxruntime", "torch", "transformers"):

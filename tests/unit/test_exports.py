@@ -538,6 +538,12 @@ def test_another_model_than_the_exported(folder, tmp_path, capsys):
     loaded.save(other)
     error = refused(capsys, "check", tmp_path / "out", other, rows)
     assert re.search(r": \d?\d% of the predictions are the model's", error)
+    # An ensemble has more parameters, whatever it predicts.
+    told = {"export": tmp_path / "out", "data": rows}
+    both = "--model", folder / "model", other
+    error = refused(capsys, "check", *both, **told)
+    count = loaded.model.count_params()
+    assert f"parameters={count} there, {2 * count} here" in error
 
 
 def test_what_int8_is_judged_by():
@@ -705,6 +711,16 @@ def test_a_worker_publishes_nothing(tmp_path, worker, capsys, version):
     files = {str(p.relative_to(output)) for p in output.rglob("*")}
     assert files == {"6", "9", "10", new, f"{new}/saved_model.pb"}
     assert capsys.readouterr().out == f"saved_model -> {output / new}\n"
+
+
+def test_no_empty_folder_of_versions(folder, tmp_path, monkeypatch):
+    """Of an export in this process that is stopped."""
+    stop = Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr(exporting, "_write", stop)
+    monkeypatch.setattr(exporting, "traces_for_tensorflow", lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        ka.export(folder / "model", tmp_path / "served")
+    assert stop.called and not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["task.json", "run.json", "saved_model.pb"])
