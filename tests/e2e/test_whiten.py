@@ -106,7 +106,9 @@ def test_what_cannot_be_whitened(source, texts):
         (lambda: source.whitened(texts[:5] * 9, 5), "than 5 different.*: 5"),
         # Another case does not make another text.
         (
-            lambda: source.whitened(texts[:5] + [*map(str.upper, texts[:5])], 5),
+            lambda: source.whitened(
+                texts[:5] + [*map(str.upper, texts[:5])], 5
+            ),
             "than 5 different.*: 5",
         ),
         (lambda: source.whitened("a text"), "texts` must be a list of texts"),
