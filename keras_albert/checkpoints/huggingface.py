@@ -34,8 +34,9 @@ from keras_albert.errors import (
     reason_of,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.inputs import check_model
 from keras_albert.modeling.weight_checks import check_plausible
 from keras_albert.storage import read_json, write_json, written_whole
 from keras_albert.text.pieces import (

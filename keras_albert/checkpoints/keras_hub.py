@@ -28,9 +28,10 @@ from keras_albert.checkpoints.transfer import (
 )
 from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
+from keras_albert.modeling.inputs import check_model
 from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,

@@ -32,20 +32,22 @@ from keras_albert.checkpoints.transfer import (
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.errors import AlbertError, errors_about, is_number
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
-from keras_albert.modeling.base import AlbertModel, check_no_lora_or_int8
+from keras_albert.modeling.base import AlbertModel, own_paths
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
 from keras_albert.modeling.config import FOR_TRAINING, AlbertConfig
-from keras_albert.modeling.parts import own_paths
 from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
-from keras_albert.modeling.weight_checks import check_plausible
+from keras_albert.modeling.weight_checks import (
+    check_no_lora_or_int8,
+    check_plausible,
+)
 from keras_albert.storage import read_json, replacing, write_json
 from keras_albert.training.model_folder import ModelFolder, name_labels
 

@@ -22,10 +22,10 @@ from keras_albert.checkpoints.huggingface import (
 )
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import encoder_of
-from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import IDF
 from keras_albert.modeling.ensemble import AlbertEnsemble
-from keras_albert.modeling.inputs import no_vocabulary
+from keras_albert.modeling.inputs import check_model, no_vocabulary
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import read_json, write_json, written_whole
 from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE

@@ -16,13 +16,12 @@ from keras_albert.checkpoints.names import (
 )
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.base import (
-    AlbertModel,
+from keras_albert.modeling.base import AlbertModel, own_paths
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.weight_checks import (
     check_no_lora_or_int8,
     check_not_quantized,
 )
-from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.parts import own_paths
 from keras_albert.private_apis import adapted_kernel
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."

@@ -39,7 +39,8 @@ from keras_albert.exports.load import (
 from keras_albert.finetuning.predict import without_nan
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import checked_parts
-from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.inputs import check_model
 from keras_albert.modeling.pooling import checked_dimensions, normalized
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.storage import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.base import check_not_quantized
+from keras_albert.modeling.weight_checks import check_not_quantized
 
 LITERT_FILE = "model.tflite"
 

@@ -46,7 +46,8 @@ from keras_albert.exports.onnx.format import ONNX_FILE, write_onnx
 from keras_albert.exports.saved_model.warm_up import write_warm_up
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
-from keras_albert.modeling.base import AlbertModel, check_not_quantized
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.weight_checks import check_not_quantized
 from keras_albert.settings import settings_of
 from keras_albert.storage import (
     RUN_FILE,

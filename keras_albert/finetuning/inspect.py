@@ -24,8 +24,8 @@ from keras_albert.errors import (
 )
 from keras_albert.finetuning.config import InspectRun
 from keras_albert.modeling.backbone import encoder_of, padding_mask_of
-from keras_albert.modeling.base import AlbertModel, check_model
-from keras_albert.modeling.inputs import as_texts
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.inputs import as_texts, check_model
 from keras_albert.storage import check_new_file
 from keras_albert.text.files import check_files, read_lines
 from keras_albert.training.plots import new_figure, save_figure

@@ -13,7 +13,8 @@ from keras_albert.finetuning.config import PushRun
 from keras_albert.finetuning.convert import with_task, write_as
 from keras_albert.finetuning.model_card import CARD_FILE, hub_card, write_card
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.inputs import check_model
 from keras_albert.storage import files_of, local_path
 from keras_albert.tasks.task_file import load_with_task
 from keras_albert.training.model_folder import ModelFolder

@@ -18,11 +18,15 @@ from keras_albert.errors import (
     check_positive_number,
     check_probability,
 )
-from keras_albert.modeling.base import AlbertModel, check_config, feeding
+from keras_albert.modeling.base import (
+    AlbertModel,
+    check_config,
+    feeding,
+    own_paths,
+)
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import SharedEncoder
 from keras_albert.modeling.layers import FactorizedEmbedding, initializer
-from keras_albert.modeling.parts import own_paths
 from keras_albert.private_apis import track_parameters
 
 if TYPE_CHECKING:

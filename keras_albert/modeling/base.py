@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,13 +23,6 @@ from keras_albert.errors import (
     check_choice,
 )
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.parts import (
-    freeze,
-    frozen_paths,
-    projections_and_tables,
-    quantize_paths,
-    quantized_paths,
-)
 from keras_albert.private_apis import (
     KeepsJaxState,
     sublayers,
@@ -348,7 +341,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return {
             **super().get_config(),  # has neither int8 nor frozen weights
             "quantized": quantized_paths(self),
-            "frozen": frozen_paths(self),
+            "frozen": _frozen_paths(self),
         }
 
     @classmethod
@@ -357,7 +350,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
     def leaves(self) -> dict[str, layers.Layer]:
         """The projections and embedding tables, by path within the model."""
-        return projections_and_tables(self)
+        return _projections_and_tables(self)
 
 
 class ConfiguredLayer(layers.Layer):
@@ -382,7 +375,7 @@ class ConfiguredLayer(layers.Layer):
             **super().get_config(),
             "config": dataclasses.asdict(self.config),
             "quantized": quantized_paths(self),
-            "frozen": frozen_paths(self),
+            "frozen": _frozen_paths(self),
         }
 
     @classmethod
@@ -433,8 +426,8 @@ def _with_saved_parts(cls: type, config: Mapping[str, Any]) -> Any:
     layer = cls(**config)
     if (quantized or frozen) and not layer.built:
         layer.build()
-    quantize_paths(layer, quantized)
-    freeze(layer, frozen)
+    _quantize_paths(layer, quantized)
+    _freeze(layer, frozen)
     if not trainable:
         layer.trainable = False
     return layer
@@ -449,49 +442,68 @@ def check_config(config) -> None:
         )
 
 
-def check_model(model) -> None:
-    """Raises AlbertError unless `model` is a model of this package."""
-    if isinstance(model, AlbertModel):
-        return
-    remedy = ""
-    if isinstance(getattr(model, "model", None), AlbertModel):
-        remedy = " Give its `model`."  # of a Predictor
-    elif hasattr(type(model), "predictor"):
-        # Of a finished run. A Predictor also has thresholds and lengths.
-        remedy = " Give its `predictor.model`, to `export` its `predictor`."
-    elif isinstance(model, keras.Model):
-        remedy = (
-            " Save a model around one of them by its own method, model.save, "
-            "or give the part inside."
-        )
-    raise AlbertError(
-        "expected a model of this package, as keras_albert.load gives. "
-        f"Received: {type(model).__name__}.{remedy}"
-    )
+def own_paths(root: layers.Layer, parts: Iterable[Any]) -> dict[str, Any]:
+    """Layers or weights of `root` by their paths inside of their model.
+
+    The paths lack the names of the model and of what is around it, such as a
+    layer of the user that made the model when it was built. They are therefore
+    the same in all models of an architecture. Files and the name tables of
+    `checkpoints` use them.
+    """
+    models = (each for each in sublayers(root) if isinstance(each, AlbertModel))
+    # The path of a backbone does not begin with that of the model around it.
+    prefixes = {f"{each.path}/" for each in (root, *models)}
+    found = {}
+    for part in parts:
+        inside = (p for p in prefixes if part.path.startswith(p))
+        found[part.path.removeprefix(max(inside, key=len))] = part
+    return found
 
 
-def check_not_quantized(model: AlbertModel) -> None:
-    """Raises AlbertError if a projection or embedding table is int8."""
-    quantized = quantized_paths(model)
-    if quantized:
-        raise AlbertError(
-            "the model is quantized: int8 weights cannot be converted. "
-            f"Received: int8 in {quantized[0]} and {len(quantized) - 1} more. "
-            "Take the model from before `quantize`."
-        )
+def _projections_and_tables(layer: layers.Layer) -> dict[str, layers.Layer]:
+    kinds = layers.Dense | layers.Embedding
+    parts = (part for part in sublayers(layer) if isinstance(part, kinds))
+    return own_paths(layer, parts)
 
 
-def check_no_lora_or_int8(model: AlbertModel) -> None:
-    """Raises AlbertError if a model is quantized or has LoRA adapters."""
-    check_not_quantized(model)
-    adapted = [p for p, each in model.leaves().items() if each.lora_enabled]
-    if adapted:
-        raise AlbertError(
-            "weights are exchanged between models without adapters. "
-            f"Received: LoRA in {', '.join(adapted)}. Load them before "
-            "`enable_lora`, or merge an adapted model: "
-            "`keras-albert convert`."
-        )
+def quantized_paths(layer: layers.Layer) -> list[str]:
+    """The paths of the projections and embedding tables that are int8."""
+    if not layer.built:  # then the paths are not known yet
+        return []
+    leaves = _leaves(layer)
+    return [k for k in leaves if leaves[k].quantization_mode is not None]
+
+
+def _quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
+    for path, part in _leaves(layer).items():
+        if path in paths and part.quantization_mode is None:
+            part.quantize("int8")
+
+
+def _leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
+    if isinstance(layer, AlbertModel):
+        return layer.leaves()
+    return _projections_and_tables(layer)
+
+
+def _frozen_paths(layer: layers.Layer) -> list[str]:
+    """The paths of the weights that training leaves as they are."""
+    return [*own_paths(layer, (v for v in layer.weights if not v.trainable))]
+
+
+def _freeze(root: layers.Layer, paths: list[str]) -> None:
+    """Freezes the weights with these paths, and layers that have no others.
+
+    TensorFlow ignores that True is assigned to `trainable` of a layer where it
+    is True already: the weights inside would stay frozen.
+    """
+    weights = own_paths(root, root.weights)
+    frozen = {id(weights[path]) for path in paths if path in weights}
+    for layer in sublayers(root):
+        if layer.weights and frozen.issuperset(map(id, layer.weights)):
+            layer.trainable = False
+    for weight in root.weights:
+        weight.trainable = weight.trainable and id(weight) not in frozen
 
 
 def _summary(model: AlbertModel) -> str:

@@ -8,19 +8,16 @@ from keras import ops
 
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.base import (
-    AlbertModel,
-    check_model,
-    check_no_lora_or_int8,
-)
+from keras_albert.modeling.base import AlbertModel, own_paths
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
 from keras_albert.modeling.config import FOR_TRAINING, AlbertConfig
+from keras_albert.modeling.inputs import check_model
 from keras_albert.modeling.labels import Classes
-from keras_albert.modeling.parts import own_paths
+from keras_albert.modeling.weight_checks import check_no_lora_or_int8
 from keras_albert.private_apis import track_in_checkpoints
 
 if TYPE_CHECKING:

@@ -157,6 +157,27 @@ def no_vocabulary(model: AlbertModel, message: str) -> str:
     return not_of_sentencepiece(file) if file else message
 
 
+def check_model(model) -> None:
+    """Raises AlbertError unless `model` is a model of this package."""
+    if isinstance(model, AlbertModel):
+        return
+    remedy = ""
+    if isinstance(getattr(model, "model", None), AlbertModel):
+        remedy = " Give its `model`."  # of a Predictor
+    elif hasattr(type(model), "predictor"):
+        # Of a finished run. A Predictor also has thresholds and lengths.
+        remedy = " Give its `predictor.model`, to `export` its `predictor`."
+    elif isinstance(model, keras.Model):
+        remedy = (
+            " Save a model around one of them by its own method, model.save, "
+            "or give the part inside."
+        )
+    raise AlbertError(
+        "expected a model of this package, as keras_albert.load gives. "
+        f"Received: {type(model).__name__}.{remedy}"
+    )
+
+
 def vocabulary_of(model: AlbertModel) -> Tokenizer:
     """The tokenizer of a model; raises AlbertError if it has none."""
     if model.tokenizer is None:

@@ -16,9 +16,8 @@ from keras_albert.errors import (
     reason_of,
 )
 from keras_albert.modeling.backbone import encoder_of
-from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.base import AlbertModel, quantized_paths
 from keras_albert.modeling.config import LOOPS, PRECISIONS
-from keras_albert.modeling.parts import quantized_paths
 from keras_albert.modeling.weight_checks import (
     check_finite,
     check_keras_archive,

@@ -7,14 +7,11 @@ from keras import ops
 
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
-from keras_albert.modeling.base import (
-    AlbertModel,
-    check_model,
-    check_no_lora_or_int8,
-)
+from keras_albert.modeling.base import AlbertModel, own_paths
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import HALVES, SharedEncoder
-from keras_albert.modeling.parts import own_paths
+from keras_albert.modeling.inputs import check_model
+from keras_albert.modeling.weight_checks import check_no_lora_or_int8
 
 ROUNDING = 1e-6  # of a kernel's norm, in float32
 

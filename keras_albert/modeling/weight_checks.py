@@ -1,4 +1,4 @@
-"""Compares the sizes in a config file with its weights file.
+"""Checks of a model's weights, and of a weights file before it is read.
 
 A damaged or forged config may describe a model of any size, and building it
 could exhaust the memory. The number of parameters is therefore computed first
@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_albert.errors import AlbertError, errors_about
+from keras_albert.modeling.base import AlbertModel, quantized_paths
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.parameter_count import of_blocks, of_embedding
 
@@ -165,6 +166,30 @@ def _objects_with(content: object, keys: frozenset | set) -> Iterator[Mapping]:
     if isinstance(content, list):
         for part in content:
             yield from _objects_with(part, keys)
+
+
+def check_not_quantized(model: AlbertModel) -> None:
+    """Raises AlbertError if a projection or embedding table is int8."""
+    quantized = quantized_paths(model)
+    if quantized:
+        raise AlbertError(
+            "the model is quantized: int8 weights cannot be converted. "
+            f"Received: int8 in {quantized[0]} and {len(quantized) - 1} more. "
+            "Take the model from before `quantize`."
+        )
+
+
+def check_no_lora_or_int8(model: AlbertModel) -> None:
+    """Raises AlbertError if a model is quantized or has LoRA adapters."""
+    check_not_quantized(model)
+    adapted = [p for p, each in model.leaves().items() if each.lora_enabled]
+    if adapted:
+        raise AlbertError(
+            "weights are exchanged between models without adapters. "
+            f"Received: LoRA in {', '.join(adapted)}. Load them before "
+            "`enable_lora`, or merge an adapted model: "
+            "`keras-albert convert`."
+        )
 
 
 def weights_checksum(model: keras.Model) -> str:

@@ -9,10 +9,9 @@ import numpy as np
 from scipy import special
 
 from keras_albert.errors import AlbertError
-from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.base import AlbertModel, quantized_paths
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.ensemble import AlbertEnsemble
-from keras_albert.modeling.parts import quantized_paths
 from keras_albert.tasks.config import EarlyExit
 
 # Most tokens, with padding, for which a layer is completed before its answer is

@@ -9,9 +9,9 @@ from typing import Any
 
 from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError, is_whole
-from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.inputs import no_vocabulary
+from keras_albert.modeling.inputs import check_model, no_vocabulary
 from keras_albert.tasks.config import CUT, EarlyExit, check_long_texts
 from keras_albert.tasks.decisions import Threshold, checked_threshold
 from keras_albert.tasks.early_exit import check_exits

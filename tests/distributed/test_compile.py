@@ -31,7 +31,7 @@ from keras_albert.aot.config import CompileRun
 from keras_albert.aot.hlo import array_bytes, exchanged_bytes
 from keras_albert.aot.step import batch_spec, compile_step, needed_bytes
 from keras_albert.aot.topologies import topology_of
-from keras_albert.modeling.parts import own_paths
+from keras_albert.modeling.base import own_paths
 
 pytestmark = pytest.mark.any_backend
 needs_libtpu = pytest.mark.skipif(

@@ -14,7 +14,7 @@ from small import QUICK
 import keras_albert as ka
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.tf1 import read_tf1
-from keras_albert.modeling.parts import own_paths
+from keras_albert.modeling.base import own_paths
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import make_optimizer

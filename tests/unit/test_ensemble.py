@@ -13,8 +13,8 @@ from small import CONFIG, inputs, marked, numpy
 import keras_albert as ka
 from keras_albert import AlbertError
 from keras_albert.exports.load import load_exported
-from keras_albert.modeling.base import check_not_quantized
 from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
+from keras_albert.modeling.weight_checks import check_not_quantized
 from keras_albert.storage import write_json
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.model_folder import ModelFolder

@@ -9,7 +9,7 @@ import small
 from small import inputs, numpy, run_on_another_backend
 
 import keras_albert as ka
-from keras_albert.modeling.parts import own_paths
+from keras_albert.modeling.base import own_paths
 
 CONFIG = small.CONFIG.replace(num_hidden_layers=1)
 

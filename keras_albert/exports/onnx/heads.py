@@ -18,7 +18,7 @@ from keras_albert.exports.onnx.encoder import (
     array,
 )
 from keras_albert.exports.onnx.graph_builder import Graph
-from keras_albert.modeling.base import AlbertModel, check_not_quantized
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
@@ -32,6 +32,7 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.modeling.weight_checks import check_not_quantized
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.early_exit import check_can_export
 from keras_albert.text.special_tokens import SEP_ID

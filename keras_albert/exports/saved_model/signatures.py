@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_albert.errors import check_choice
 from keras_albert.exports.config import EXPORT_WEIGHTS
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.base import check_not_quantized
+from keras_albert.modeling.weight_checks import check_not_quantized
 from keras_albert.tasks.graph import ServingGraph
 
 WEIGHTS = EXPORT_WEIGHTS["saved_model"]
