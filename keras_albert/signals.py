@@ -20,7 +20,8 @@ def handled(handler: Callable, *numbers: signal.Signals) -> Iterator[None]:
         yield
     finally:
         for number, previous in before.items():
-            signal.signal(number, previous)
+            if previous is not None:  # one that was not set from Python
+                signal.signal(number, previous)
 
 
 def signals_as_ctrl_c() -> contextlib.AbstractContextManager[None]:

@@ -26,7 +26,8 @@ from keras_albert.storage import local_path
 from keras_albert.text.files import COMPRESSED_SUFFIXES, check_files
 
 CHARACTERS_AT_ONCE = 20_000_000  # in a part of a table that is read in parts
-# Number that a label may be: the loss sums up squares of numbers in float32.
+# The largest absolute value of a label that is a number: the loss adds up
+# squares of such numbers in float32.
 LARGEST = 1e18
 
 
@@ -373,7 +374,7 @@ def read_number(value: object) -> float:
                 "save the table with numbers in the English format."
             )
         elif is_number(number):
-            remedy = f" It exceeds {LARGEST:g}: scale the numbers down."
+            remedy = f" Its absolute value exceeds {LARGEST:g}: scale it."
         raise AlbertError(f"must be a number. Received: {value!r:.60}.{remedy}")
     return float(number)
 

@@ -30,6 +30,7 @@ from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.modeling.pooling import normalized
+from keras_albert.modeling.weight_checks import count_without_adapters
 from keras_albert.storage import files_of
 from keras_albert.tasks.config import CUT, EarlyExit, model_names
 from keras_albert.tasks.registry import ALL_TASKS
@@ -51,9 +52,10 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 LARGEST_ERROR, LEAST_SAME = 0.5, 0.9
 # Least cosine of each vector of the export with that of the model. TOLERANCES
 # are not for vectors: whitening multiplies rounding errors in directions in
-# which the vectors of texts hardly differ. A cosine does not see a wrong
-# length. In float32, the root mean square of the differences, in standard
-# deviations of the outputs, must therefore not exceed LARGEST_VECTOR_ERROR.
+# which the vectors of texts hardly differ. The cosine does not depend on the
+# length of a vector. In float32, the root mean square of the differences, in
+# standard deviations of the outputs, must therefore not exceed
+# LARGEST_VECTOR_ERROR.
 LEAST_COSINES = {
     "float32": 0.9999,
     "float16": 0.95,
@@ -86,16 +88,16 @@ def check(run: CheckRun) -> dict:
     predictor = _original(loaded, exported, given)
     # Folders of older versions do not say in what they compute.
     settings = {"compute": "float32", **export_settings(run.export)}
-    _check_made_of(
-        run,
-        {**exported.settings(), "parameters": settings["parameters"]},
-        {
-            **predictor.settings(),
-            "parameters": predictor.model.count_params(),
-        },
-    )
+    _check_made_of(run, exported.settings(), predictor.settings())
+    count = count_without_adapters(predictor.model)
+    if settings["parameters"] != count:
+        raise AlbertError(
+            f"{run.export} has {settings['parameters']:,} parameters, and "
+            f"{model_names(run.model)} has {count:,}. Name the model that was "
+            "exported."
+        )
     rule = exported.model.early_exit
-    if rule is not None:  # the graph stops early: so shall the model
+    if rule is not None:  # the model must stop by the same rule
         if getattr(predictor.model, "exits", None) is None:
             raise AlbertError(
                 f"{run.export} stops early, and {model_names(run.model)} has "

@@ -47,7 +47,10 @@ from keras_albert.exports.saved_model.warm_up import write_warm_up
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.modeling.weight_checks import check_not_quantized
+from keras_albert.modeling.weight_checks import (
+    check_not_quantized,
+    count_without_adapters,
+)
 from keras_albert.settings import settings_of
 from keras_albert.storage import (
     RUN_FILE,
@@ -314,7 +317,7 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
             "format": run.format,
             "weights": run.weights,
             "compute": run.compute,
-            "parameters": predictor.model.count_params(),
+            "parameters": count_without_adapters(predictor.model),
             "reads_pairs": predictor.reads_pairs,
         },
     )

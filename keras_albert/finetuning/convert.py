@@ -79,8 +79,9 @@ def write_as(to: str, loaded: ModelFolder, folder: Path) -> None:
     model, vectors = loaded.model, (AlbertBackbone, AlbertForTextEmbedding)
     if to == "sentence-transformers" and not isinstance(model, vectors):
         print(
-            f"note: {to} has no {type(model).__name__}: only its encoder was "
-            "written, which gives the mean of a text's vectors"
+            f"note: {to} cannot store the head of {type(model).__name__}: only "
+            "its encoder was written, which makes a vector of a text as the "
+            "mean of those of its tokens"
         )
     file = encoder_of(model).wordpiece_file
     if file and loaded.tokenizer is None:

@@ -42,7 +42,7 @@ from keras_albert.finetuning.model import (
     model_folder,
 )
 from keras_albert.finetuning.model_card import card, write_card
-from keras_albert.finetuning.origin import models_of
+from keras_albert.finetuning.origin import check_models
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.recipes import RECIPES, choose_missing
 from keras_albert.finetuning.report import (
@@ -80,7 +80,6 @@ from keras_albert.training.run_folder import (
     STARTED_FROM,
     TAUGHT_BY,
     RunFolder,
-    check_same_models,
     same_settings,
     write_report,
 )
@@ -109,9 +108,8 @@ def _run(
         sources.append(run.validation)
     report = folder.finished(sources, lambda: read_tables(run).checksums)
     if report:
-        if all(path.exists() for path in sources):  # the labels are of these
-            with devices.alone():
-                check_same_models(run.output, report, models_of(run))
+        known = _made_of(run, prepared) if prepared else None
+        devices.first(lambda: check_models(run, report, sources, known))
         if devices.is_first:  # it may have been killed just before
             _remove_checkpoints(run)
         print(f"{run.output} holds this run, and it is finished:")
@@ -119,7 +117,8 @@ def _run(
         return report
     if prepared is None:
         prepared = devices.each(lambda: _prepare(run, devices))
-        devices.check_equal(prepared.tables.checksums)
+        known = _made_of(run, prepared)
+        devices.check_equal({**known.pop(MADE_OF), **known})
     train = _finetune_seeds if run.seeds > 1 else _finetune_once
     report = train(run, prepared, folder, devices)
     if devices.is_first:
@@ -438,7 +437,7 @@ def _report_of(
 
 
 def _made_of(run: FinetuneRun, prepared: _Prepared) -> dict:
-    """The checksums of the data and the models that a run needs."""
+    """The checksums of the data and the models that a run was made from."""
     return {
         MADE_OF: prepared.tables.checksums,
         STARTED_FROM: None if run.from_scratch else prepared.start,

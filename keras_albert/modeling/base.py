@@ -410,7 +410,8 @@ class VectorLayer(ConfiguredLayer):
 def _check_arguments(cls: type, arguments: Mapping[str, Any]) -> None:
     check_argument_names(cls, arguments, _OF_KERAS)
     if arguments.get("trainable") is False:
-        # Keras sets it before the weights exist, which would be trained.
+        # Keras applies the argument before the weights of inner layers exist,
+        # and these would still be trained.
         raise AlbertError(
             "`trainable` must be set after the layer is made. Received: "
             f"{cls.__name__}(..., trainable=False). Write x = {cls.__name__}"
@@ -419,15 +420,19 @@ def _check_arguments(cls: type, arguments: Mapping[str, Any]) -> None:
 
 
 def _with_saved_parts(cls: type, config: Mapping[str, Any]) -> Any:
-    """Makes a model or layer of a saved config, with int8 and frozen parts."""
+    """Makes a model or layer of a saved config.
+
+    It restores which of its parts are int8, and which weights are frozen.
+    """
     config = dict(config)
     quantized, frozen = (config.pop(key, []) for key in ("quantized", "frozen"))
     trainable = config.pop("trainable", True)
     layer = cls(**config)
-    if (quantized or frozen) and not layer.built:
-        layer.build()
-    _quantize_paths(layer, quantized)
-    _freeze(layer, frozen)
+    if quantized or frozen:
+        if not layer.built:
+            layer.build()
+        _quantize_paths(layer, quantized)
+        _freeze(layer, frozen)
     if not trainable:
         layer.trainable = False
     return layer
@@ -492,10 +497,11 @@ def _frozen_paths(layer: layers.Layer) -> list[str]:
 
 
 def _freeze(root: layers.Layer, paths: list[str]) -> None:
-    """Freezes the weights with these paths, and layers that have no others.
+    """Freezes the weights with these paths.
 
-    TensorFlow ignores that True is assigned to `trainable` of a layer where it
-    is True already: the weights inside would stay frozen.
+    A layer of which all weights are frozen becomes not trainable itself. With
+    TensorFlow it could not be unfrozen otherwise: `layer.trainable = True` has
+    no effect on the weights inside if it is True already.
     """
     weights = own_paths(root, root.weights)
     frozen = {id(weights[path]) for path in paths if path in weights}

@@ -98,8 +98,8 @@ def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
         given["y"] = labels_of(model, given["y"], x)
     elif is_ids and "y" in given and getattr(model, "loss", None) is not None:
         raise AlbertError(
-            "the loss that the model was compiled with needs labels. Received: "
-            "none. Give them after the inputs: (texts, labels)."
+            "the model was compiled with a loss, which needs labels. Received: "
+            "none. Give them as y, after the inputs: model.fit(texts, labels)."
         )
     return given
 

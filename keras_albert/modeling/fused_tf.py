@@ -36,7 +36,7 @@ def is_faster(rows: tf.Tensor) -> bool:
     H is the hidden size, or the number of classes of a cross-entropy.
     """
     return (
-        rows.shape[-1] >= LEAST_WIDTH
+        (rows.shape[-1] or 0) >= LEAST_WIDTH  # None if it is not known
         # XLA was tried on no other system.
         and (sys.platform, platform.machine()) == ("linux", "x86_64")
         and not _accelerators()

@@ -72,6 +72,11 @@ def class_weight_of(model, weights):
                 f"from 0 to {classes.count - 1} ({classes.why}), or names of "
                 "labels."
             )
+        if not np.isfinite(numbers[number]):
+            raise AlbertError(
+                "every weight of `class_weight` must be a finite number. "
+                f"Received: {numbers[number]} for {number!r}."
+            )
     return numbers
 
 

@@ -7,9 +7,10 @@ PyDataset of Keras gives ids, which are checked, and labels or their names.
 
 import contextlib
 import functools
+import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import keras
 import numpy as np
@@ -98,21 +99,27 @@ def check_read_once(given: dict, validation_data) -> None:
     Keras keeps the first two batches of a generator, and on JAX and PyTorch
     these alone would be every later epoch. `given` are arguments of `fit`.
     """
-    # Both numbered from 1.
+    # The numbers of the epochs, from 1, and of those after which is validated.
     epochs = range(
         given.get("initial_epoch", 0) + 1, given.get("epochs", 1) + 1
     )
     measured = given.get("validation_freq", 1)
-    if isinstance(measured, int):  # every so many epochs
-        measured = range(measured, epochs.stop, measured)
-    validations = {*measured} & {*epochs}
+    if isinstance(measured, int):
+        measured = range(measured, epochs.stop, max(measured, 1))
+    else:
+        measured = {*measured}
+    validations = (epoch for epoch in measured if epoch in epochs)
     for data, steps, times in (
-        (given.get("x"), "steps_per_epoch", len(epochs)),
-        (validation_data, "validation_steps", len(validations)),
+        (given.get("x"), "steps_per_epoch", epochs),
+        (validation_data, "validation_steps", validations),
     ):
         is_whole = given.get(steps) is None
-        if isinstance(data, Iterator) and is_whole and times > 1:
+        if isinstance(data, Iterator) and is_whole and _several(times):
             raise AlbertError(READ_ONCE)
+
+
+def _several(values: Iterable) -> bool:
+    return len([*itertools.islice(values, 2)]) > 1
 
 
 def is_dataset(data) -> bool:

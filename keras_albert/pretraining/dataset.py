@@ -290,7 +290,7 @@ def phased_dataset(
     total = sum(steps for _, steps in phases)
     if start_step >= total:
         raise AlbertError(
-            "`start_step` must be less than the steps of all phases. "
+            "`start_step` must be less than the steps of all phases together. "
             f"Received: start_step={start_step}, {total} steps. Lower it, or "
             "add a phase."
         )
@@ -308,8 +308,9 @@ def phased_dataset(
             host_index=host_index,
             host_count=host_count,
         )
-        # Without the phases that are over, `element_spec` would have another S.
-        # The model would be compiled differently, and round differently.
+        # A phase that is over stays as an empty part. Without it, S would be
+        # fixed in `element_spec`, TensorFlow would compile the model otherwise,
+        # and a continued run would round otherwise than an uninterrupted one.
         parts.append(part.take(0) if is_over else part)
         start_step = max(start_step - steps, 0)
     return functools.reduce(lambda first, then: first.concatenate(then), parts)

@@ -1,6 +1,7 @@
 """Pretraining: token shards -> a folder with a pretrained model."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import keras
@@ -49,6 +50,7 @@ from keras_albert.training.run_folder import (
     MADE_OF,
     STARTED_FROM,
     TAUGHT_BY,
+    KnownModels,
     RunFolder,
     check_same_models,
     same_settings,
@@ -80,14 +82,18 @@ def pretrain(run: PretrainRun) -> dict:
         sources = [path for path in (run.data, run.validation) if path]
         report = folder.finished(sources, lambda: _checksums(run))
         if report:
-            with devices.alone():
-                check_same_models(run.output, report, _models_of(run))
+            models = _models_of(run)
+            devices.first(lambda: check_same_models(run.output, report, models))
             print(f"{run.output} holds this run, and it is finished:")
             print("\n".join(report_lines(report)))
             return report
         inputs = devices.each(lambda: _Inputs.of(run, devices))
         devices.check_equal(
-            {"the config": dataclasses.asdict(inputs.config), **_checksums(run)}
+            {
+                "the config": dataclasses.asdict(inputs.config),
+                **_checksums(run),
+                **inputs.model_checksums,
+            }
         )
         return _train(run, inputs, folder, devices)
 
@@ -155,6 +161,7 @@ class _Inputs:
             count += flops_per_example(self.teacher.config, examples) / TRAINING
         return count
 
+    @functools.cached_property
     def model_checksums(self) -> dict[str, str]:
         """The checksums of the models that the run reads, by their options."""
         models = {"warm_start": self.source, "teacher": self.teacher}
@@ -207,10 +214,8 @@ def _teacher_of(
     return load_teacher(run, shards.tokenizer())
 
 
-def _models_of(
-    run: PretrainRun,
-) -> dict[str, tuple[str | None, Callable[[], str]]]:
-    """The models that a run is of, for `check_same_models`."""
+def _models_of(run: PretrainRun) -> KnownModels:
+    """The models that a run depends on, for `check_same_models`."""
     return {
         STARTED_FROM: (
             run.warm_start,
@@ -239,7 +244,7 @@ def _train(
     # The seed is set before the model is made, as it decides its weights.
     keras.utils.set_random_seed(run.seed)
     model = _compiled_model(run, inputs, devices)
-    checksums = {**_checksums(run), **inputs.model_checksums()}
+    checksums = {**_checksums(run), **inputs.model_checksums}
     # The folder is claimed only after the model could be made: a run that fails
     # before leaves nothing behind.
     folder.claim()

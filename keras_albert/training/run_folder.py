@@ -52,6 +52,11 @@ _OWN_SETTINGS = {
 }
 
 
+# The models that a run depends on: their paths (None if there is none), and
+# functions that compute their checksums, by STARTED_FROM and TAUGHT_BY.
+KnownModels = dict[str, tuple[str | None, Callable[[], str | None]]]
+
+
 class RunFolder:
     """The output folder of a training run of one or several processes.
 
@@ -171,32 +176,26 @@ def finished_report(folder: Path) -> dict | None:
     return folder_at(folder).finished()
 
 
-def check_same_models(
-    folder: Path,
-    report: dict,
-    models: dict[str, tuple[str | None, Callable[[], str]]],
-) -> None:
+def check_same_models(folder: Path, report: dict, models: KnownModels) -> None:
     """Raises AlbertError if a model has changed since a run was finished.
 
-    A model is not checked if it is missing, which the run may have outlived, or
-    if the report is of a version that did not note its checksum.
-
-    Args:
-        folder: the output folder of the run.
-        report: its report.
-        models: for STARTED_FROM and TAUGHT_BY the name of the model, None for
-            none, and a function that computes its checksum.
+    A model that is no longer there is not checked, as a finished run does not
+    need it; nor is one whose checksum the report of an older version lacks.
     """
     for key, (model, checksum) in models.items():
-        known = report.get(key)
+        known, problem = report.get(key), None
         if not known or not local_path(model).exists():
             continue
-        if checksum() != known:
+        try:
+            if checksum() != known:
+                problem = "has changed since"
+        except AlbertError as error:  # it has become a model of another kind
+            problem = f"cannot be read as such any more ({error})"
+        if problem:
             what = "was taught by" if key == TAUGHT_BY else "started from"
             raise AlbertError(
-                f"{folder} is finished, and {what} {model}, which has changed "
-                "since. Remove the folder to train again, or choose another "
-                "output."
+                f"{folder} is finished, and {what} {model}, which {problem}. "
+                "Remove the folder to train again, or choose another output."
             )
 
 

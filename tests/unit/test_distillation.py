@@ -388,6 +388,10 @@ def test_pretraining_with_a_model_that_has_changed(
         with pytest.raises(SystemExit):
             pretrain(output, given)
         assert expected in capsys.readouterr().err
+    (model / "model.keras").write_bytes(b"no model")
+    with pytest.raises(SystemExit):
+        pretrain(done, given)
+    assert f"{model}, which cannot be read" in capsys.readouterr().err
     shutil.rmtree(model)
     assert pretrain(done, given) == report, "a run may outlive its model"
 

@@ -543,7 +543,8 @@ def test_another_model_than_the_exported(folder, tmp_path, capsys):
     both = "--model", folder / "model", other
     error = refused(capsys, "check", *both, **told)
     count = loaded.model.count_params()
-    assert f"parameters={count} there, {2 * count} here" in error
+    assert f"has {count:,} parameters, and " in error
+    assert f" has {2 * count:,}. Name the model" in error
 
 
 def test_what_int8_is_judged_by():

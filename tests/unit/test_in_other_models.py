@@ -189,6 +189,7 @@ def test_weights_of_classes_by_name():
     for weights, message in (
         ({"no": 1.0, "maybe": 2.0}, "one of 'no', 'yes'. Received: 'maybe'"),
         ({0: 1.0, 2: 3.0}, r"weight for 2\. Expected numbers from 0 to 1"),
+        ({0: 1.0, 1: float("nan")}, "finite number. Received: nan for 1"),
     ):
         with pytest.raises(ka.AlbertError, match=message):
             loss_with(weights)

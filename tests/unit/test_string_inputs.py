@@ -325,6 +325,7 @@ def test_what_reads_a_generator_once():
     check_read_once(once, None)
     check_read_once({"epochs": 2, "validation_freq": 2}, generator())
     check_read_once({"epochs": 2, "validation_freq": [2]}, generator())
+    check_read_once({"epochs": 10**12, "validation_freq": 1}, [])  # at once
     later = {"initial_epoch": 1, "epochs": 2, "validation_freq": [1, 2]}
     check_read_once(later, generator())
     for given, held_out in (
