@@ -113,7 +113,10 @@ def is_whole(value) -> bool:
 def is_number(value) -> bool:
     """Whether `value` is a finite number of Python or NumPy, and no bool."""
     is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
+    try:
+        return is_real and math.isfinite(value)
+    except OverflowError:  # an integer above the largest float
+        return False
 
 
 def to_python_numbers(settings: Any) -> None:

@@ -34,8 +34,8 @@ class DiskFull(AlbertError):
 
     def __init__(self, path: str | Path, reason: str):
         super().__init__(
-            f"{path}: cannot be written ({reason}). Make room and give the "
-            "same command again; nothing unfinished is left."
+            f"{path}: cannot be written ({reason}). Make room, and give the "
+            "same command again."
         )
         self.filename, self.reason = path, reason
 

@@ -17,6 +17,7 @@ from keras_albert.exports.check_texts import (
     compare_texts,
     text_lines,
 )
+from keras_albert.exports.check_vectors import least_allowed, vectors_agree
 from keras_albert.exports.config import CheckRun
 from keras_albert.exports.load import (
     Exported,
@@ -29,8 +30,6 @@ from keras_albert.exports.load import (
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
-from keras_albert.modeling.pooling import normalized
-from keras_albert.modeling.weight_checks import count_without_adapters
 from keras_albert.storage import files_of
 from keras_albert.tasks.config import CUT, EarlyExit, model_names
 from keras_albert.tasks.registry import ALL_TASKS
@@ -50,20 +49,9 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # unrelated outputs. int8 kept 99.9 % of the predictions
 # (tests/benchmarks/README.md).
 LARGEST_ERROR, LEAST_SAME = 0.5, 0.9
-# Least cosine of each vector of the export with that of the model. TOLERANCES
-# are not for vectors: whitening multiplies rounding errors in directions in
-# which the vectors of texts hardly differ. The cosine does not depend on the
-# length of a vector. In float32, the root mean square of the differences, in
-# standard deviations of the outputs, must therefore not exceed
-# LARGEST_VECTOR_ERROR.
-LEAST_COSINES = {
-    "float32": 0.9999,
-    "float16": 0.95,
-    "bfloat16": 0.95,
-    "int8": 0.95,
-}
+# The root mean square of the differences of vectors in float32, in standard
+# deviations of the outputs: their cosines do not depend on their lengths.
 LARGEST_VECTOR_ERROR = 0.01
-NEIGHBOURS = 10  # nearest texts that are compared
 NEGLIGIBLE = -1e4  # log-probabilities of masked positions are below it
 BATCH_SIZES, LENGTHS = (1, 8), (32, 128)
 # Calls that are timed for a latency: at least LEAST_CALLS, then until SECONDS
@@ -76,7 +64,7 @@ def check(run: CheckRun) -> dict:
     """Prints and returns differences, sizes and latencies.
 
     Raises AlbertError if outputs differ by more than TOLERANCES, or vectors
-    have a cosine below LEAST_COSINES; or if outputs differ by more than
+    have a cosine below the least allowed; or if outputs differ by more than
     LARGEST_ERROR and fewer predictions than LEAST_SAME are equal; or if fewer
     rows than LEAST_SAME stop after the same layer; or if too few texts get the
     answer of their token ids.
@@ -89,13 +77,6 @@ def check(run: CheckRun) -> dict:
     # Folders of older versions do not say in what they compute.
     settings = {"compute": "float32", **export_settings(run.export)}
     _check_made_of(run, exported.settings(), predictor.settings())
-    count = count_without_adapters(predictor.model)
-    if settings["parameters"] != count:
-        raise AlbertError(
-            f"{run.export} has {settings['parameters']:,} parameters, and "
-            f"{model_names(run.model)} has {count:,}. Name the model that was "
-            "exported."
-        )
     rule = exported.model.early_exit
     if rule is not None:  # the model must stop by the same rule
         if getattr(predictor.model, "exits", None) is None:
@@ -124,7 +105,7 @@ def check(run: CheckRun) -> dict:
     )
     vectors = None
     if predictor.definition.makes_vectors:
-        vectors = _vectors_agree(*outputs)
+        vectors = vectors_agree(*outputs)
     report = {
         **settings,
         "rows": len(table),
@@ -147,6 +128,7 @@ def check(run: CheckRun) -> dict:
     }
     print("\n".join(_lines(report)))
     _judge(report, _spread(outputs[0]), run)
+    _check_size(report, predictor.model.count_params(), run)
     check_same_texts(texts, run.export)
     return report
 
@@ -197,7 +179,7 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
             f"{run.export}: an output differs from the model's by "
             f"{largest:.2g}, more than {limit:g}. {_remedy(run)}"
         )
-    least = min(LEAST_COSINES[kind] for kind in kinds)
+    least = least_allowed(*kinds)
     if vectors and not vectors["cosine"] >= least:
         raise AlbertError(
             f"{run.export}: a vector has a cosine of "
@@ -217,6 +199,22 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
             f"{run.export}: {same:.0%} of the predictions are the model's, "
             f"less than {LEAST_SAME:.0%}, and outputs differ by {error:.2g} of "
             f"their standard deviation. {_remedy(run, or_more_bits=True)}"
+        )
+
+
+def _check_size(report: dict, count: int, run: CheckRun) -> None:
+    """Raises AlbertError if outputs differ, and the numbers of parameters.
+
+    Most predictions of another model may be equal, where one class is frequent.
+    A model that computes the same may have more parameters, such as a pooler.
+    """
+    known = report.get("parameters", count)
+    if report["error"] > LARGEST_ERROR and known != count:
+        raise AlbertError(
+            f"{run.export} has {known:,} parameters, and "
+            f"{model_names(run.model)} has {count:,}; outputs differ by "
+            f"{report['error']:.2g} of their standard deviation. Name the "
+            "model that was exported."
         )
 
 
@@ -268,40 +266,10 @@ def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
             for a, b in _compared(one, other)
         ]
     )
-    error = np.sqrt(np.mean(differences**2)) / max(_spread(expected), 1e-9)
-    return float(np.abs(differences).max()), float(error)
-
-
-def _vectors_agree(
-    expected: Sequence, found: Sequence
-) -> dict[str, float | None]:
-    """How well vectors, and the order of texts by their cosines, agree.
-
-    `cosine` is the lowest of two vectors of a text, and `neighbours` the share
-    of each text's NEIGHBOURS nearest texts that both agree on, or None if there
-    is a single text; `compared` is how many these are. Only `cosine` is judged:
-    among texts that are almost equally close, differences too small to matter
-    change which are nearest, so that no least share fits all tables.
-    """
-    ours, theirs = (
-        normalized(np.concatenate([np.atleast_2d(each) for each in one]))
-        for one in (expected, found)
-    )
-    count = min(NEIGHBOURS, len(ours) - 1)
-    nearest = []
-    for vectors in (ours, theirs):
-        cosines = vectors @ vectors.T
-        np.fill_diagonal(cosines, -np.inf)  # a text is not its own neighbour
-        nearest.append(np.argsort(-cosines, axis=1)[:, :count])
-    shared = [
-        len({*a} & {*b})
-        for a, b in zip(*(each.tolist() for each in nearest), strict=True)
-    ]
-    return {
-        "cosine": float((ours * theirs).sum(axis=1).min()),
-        "neighbours": float(np.mean(shared)) / count if count else None,
-        "compared": count,
-    }
+    error = np.sqrt(np.mean(differences**2))
+    # A single number, or equal rows, have no spread: their size counts.
+    scale = _spread(expected) or _size(expected)
+    return float(np.abs(differences).max()), float(error / max(scale, 1e-9))
 
 
 def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -318,10 +286,19 @@ def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _spread(outputs: Sequence) -> float:
-    numbers = [
-        a[a > NEGLIGIBLE] for one in outputs for a, _ in _compared(one, one)
-    ]
-    return float(np.std(np.concatenate(numbers)))
+    return float(np.std(_numbers(outputs)))
+
+
+def _size(outputs: Sequence) -> float:
+    """The root mean square."""
+    return float(np.sqrt(np.mean(_numbers(outputs) ** 2)))
+
+
+def _numbers(outputs: Sequence) -> np.ndarray:
+    """All numbers in outputs but those of masked positions."""
+    return np.concatenate(
+        [a[a > NEGLIGIBLE] for one in outputs for a, _ in _compared(one, one)]
+    )
 
 
 def _computed(

@@ -124,6 +124,8 @@ def embed(run: EmbedRun) -> dict:
             written = _Output(run, count, size, progress, schema)
             write = _WRITERS[run.to](written)
             _write_all(predictor, run, count, size, progress, write)
+        if checksum_of_table(data) != made_of["data"]:
+            raise _changed(run, progress)
         report = {
             "texts": count,
             "size": size,
@@ -252,6 +254,8 @@ def _write_all(
         predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
     ):
         end = begin + len(table)
+        if end > count:
+            raise _changed(run, progress)
         if begin >= progress["done"] and len(table):
             title = f"Texts {begin + 1:,} to {end:,} of {count:,}"
             vectors = _vectors(predictor, run, table, title)[:, :size]
@@ -261,6 +265,17 @@ def _write_all(
             progress["done"] = end
             write_json(run.output / PROGRESS_FILE, progress)
         begin = end
+
+
+def _changed(run: EmbedRun, progress: dict) -> AlbertError:
+    """The error if the texts were changed meanwhile; removes their vectors."""
+    for name in progress["files"]:
+        (run.output / name).unlink(missing_ok=True)
+    (run.output / PROGRESS_FILE).unlink(missing_ok=True)
+    return AlbertError(
+        f"{run.data}: changed while it was read, and its vectors were removed. "
+        "Give the same command again."
+    )
 
 
 def _vectors(

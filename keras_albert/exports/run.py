@@ -29,6 +29,7 @@ from keras_albert.exports.check_texts import (
     compare_texts,
     text_lines,
 )
+from keras_albert.exports.check_vectors import least_allowed, least_cosine
 from keras_albert.exports.config import (
     LARGEST_FALL,
     TRACED_FORMATS,
@@ -47,10 +48,7 @@ from keras_albert.exports.saved_model.warm_up import write_warm_up
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.modeling.weight_checks import (
-    check_not_quantized,
-    count_without_adapters,
-)
+from keras_albert.modeling.weight_checks import check_not_quantized
 from keras_albert.settings import settings_of
 from keras_albert.storage import (
     RUN_FILE,
@@ -317,7 +315,7 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
             "format": run.format,
             "weights": run.weights,
             "compute": run.compute,
-            "parameters": count_without_adapters(predictor.model),
+            "parameters": predictor.model.count_params(),
             "reads_pairs": predictor.reads_pairs,
         },
     )
@@ -385,12 +383,12 @@ def _compare(
 ) -> None:
     exported = load_exported(folder)
     task = predictor.definition
-    scores, answers = [], []
+    scores, answers, outputs = [], [], []
     for each in (predictor, exported):
-        outputs = each.outputs(features)
-        measured = task.measure(outputs, features, each.labels)
+        outputs.append(each.outputs(features))
+        measured = task.measure(outputs[-1], features, each.labels)
         scores.append(measured.values[task.best])
-        answers.append(each.decode(outputs, features))
+        answers.append(each.decode(outputs[-1], features))
     same = share_of_equal(*answers)
     before, after = scores
     print(
@@ -412,3 +410,19 @@ def _compare(
         )
     if not run.force:
         check_same_texts(texts, run.output)
+    if task.makes_vectors and not run.force:
+        _check_cosine(least_cosine(*outputs), run)
+
+
+def _check_cosine(cosine: float, run: ExportRun) -> None:
+    """Raises AlbertError if a vector is far from that of the model.
+
+    The score does not show it if each text of the data is its own pair.
+    """
+    least = least_allowed(run.weights, run.compute)
+    if not cosine >= least:
+        raise AlbertError(
+            f"with {run.weights} weights, a vector has a cosine of "
+            f"{cosine:.4f} with the model's; less than {least} is refused. "
+            "Choose weights of more bits or another format, or give --force."
+        )

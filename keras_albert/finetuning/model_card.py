@@ -4,6 +4,7 @@ Its sections follow Mitchell et al. 2019: details, training data, evaluation,
 use and limits. It states only what the run knows.
 """
 
+import math
 from pathlib import Path
 
 import keras
@@ -19,7 +20,6 @@ from keras_albert.finetuning.report import (
 )
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
-from keras_albert.modeling.weight_checks import count_without_adapters
 from keras_albert.storage import replacing
 from keras_albert.tasks.config import CUT
 from keras_albert.tasks.question_answering.config import ReadingConfig
@@ -152,8 +152,15 @@ def hub_card(model: AlbertModel, to: str, target: str, text: str | None) -> str:
 
 def _size(model: AlbertModel) -> str:
     size = model.config
+    # Adapters are merged in the folder.
+    adapters = sum(
+        math.prod(factor.shape)
+        for leaf in model.leaves().values()
+        if leaf.lora_enabled and isinstance(leaf, keras.layers.Dense)
+        for factor in (leaf.lora_kernel_a, leaf.lora_kernel_b)
+    )
     return (
-        f"- {count_without_adapters(model):,} parameters: "
+        f"- {model.count_params() - adapters:,} parameters: "
         f"{size.num_hidden_layers} "
         f"layers of width {size.hidden_size}, {size.num_hidden_groups} "
         f"group(s) of shared weights, {size.vocab_size:,} pieces of vocabulary"

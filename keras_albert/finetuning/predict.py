@@ -29,12 +29,13 @@ from keras_albert.tasks.config import model_names
 from keras_albert.tasks.question_answering.squad import SQUAD_EXTENSION
 from keras_albert.tasks.question_answering.task import submitted
 from keras_albert.tasks.registry import submissions, submit
+from keras_albert.text.files import COMPRESSED_SUFFIXES
 
 # Rows are read, sorted by length, predicted and written in parts of this many,
 # so that memory does not grow with the file.
 PREDICTED_AT_ONCE = 10_000
 # File extensions that `predict` refuses for its output.
-REFUSED_SUFFIXES = (".csv", ".tsv", ".parquet")
+REFUSED_SUFFIXES = {".csv", ".tsv", ".parquet", *COMPRESSED_SUFFIXES}
 
 
 @naming_columns("--columns.{}")

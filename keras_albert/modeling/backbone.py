@@ -261,11 +261,14 @@ class AlbertBackbone(AlbertModel):
         if not lora:
             return super().from_config(config)
         frozen = config.pop("frozen", None)
+        trainable = config.pop("trainable", True)
         backbone = super().from_config(config)
         backbone.enable_lora(**lora)  # which freezes all other weights
         if frozen is not None:
             for path, weight in own_paths(backbone, backbone.weights).items():
                 weight.trainable = path not in frozen
+        if not trainable:
+            backbone.trainable = False
         return backbone
 
     def save_assets(self, dir_path: str) -> None:

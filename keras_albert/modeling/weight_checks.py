@@ -7,7 +7,6 @@ and compared with the size of the weights file.
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from zipfile import ZipFile
@@ -191,17 +190,6 @@ def check_no_lora_or_int8(model: AlbertModel) -> None:
             "`enable_lora`, or merge an adapted model: "
             "`keras-albert convert`."
         )
-
-
-def count_without_adapters(model: AlbertModel) -> int:
-    """The number of parameters once LoRA adapters are merged."""
-    adapters = sum(
-        math.prod(factor.shape)
-        for leaf in model.leaves().values()
-        if leaf.lora_enabled
-        for factor in (leaf.lora_kernel_a, leaf.lora_kernel_b)
-    )
-    return model.count_params() - adapters
 
 
 def weights_checksum(model: keras.Model) -> str:

@@ -152,11 +152,12 @@ def _range(path: Path, name: str, value: dict, counts: bool) -> list[Value]:
         or not numbers
         or type(points) is not int
         or not 0 < low < high
-        or points < 2
+        or not 2 <= points <= MOST_COMBINATIONS
+        or not math.isfinite(high / low)
     ):
         raise AlbertError(
             f"{path}: `search.{name}` must have low, high (0 < low < high) and "
-            f"points (2 or more). Received: {value}."
+            f"points (2 to {MOST_COMBINATIONS:,}). Received: {value!s:.80}."
         )
     # Equal ratios and not equal differences: learning rates and the like matter
     # by their order of magnitude.

@@ -28,6 +28,7 @@ from small import numpy
 
 import keras_albert as ka
 import keras_albert.exports.check as check_module
+import keras_albert.exports.check_vectors as check_vectors
 from keras_albert.exports import embed as embedding
 from keras_albert.exports.config import CheckRun
 from keras_albert.exports.load import load_exported
@@ -259,12 +260,12 @@ def test_vectors_that_disagree(monkeypatch):
     angles = np.radians([0, 15, 50, 100])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     found = vectors * 3  # the length of a vector does not matter
-    same = check_module._vectors_agree([*vectors], [*found])
+    same = check_vectors.vectors_agree([*vectors], [*found])
     assert same["cosine"] == pytest.approx(1) and same["neighbours"] == 1
     assert same["compared"] == min(10, len(vectors) - 1)
-    monkeypatch.setattr(check_module, "NEIGHBOURS", 1)
+    monkeypatch.setattr(check_vectors, "NEIGHBOURS", 1)
     found[0] = [0, 1]
-    turned = check_module._vectors_agree([*vectors], [*found])
+    turned = check_vectors.vectors_agree([*vectors], [*found])
     # The nearest texts: 1, 0, 1, 2 before; 3, 2, 1, 0 afterwards.
     assert turned["cosine"] == pytest.approx(0, abs=1e-6)
     assert turned["neighbours"] == 1 / 4
@@ -674,6 +675,36 @@ def test_numbers_and_files(folder, model, tmp_path, monkeypatch, capsys):
         assert "values of one type" in said and "Write --to jsonl" in said
     vectors = np.array(table["vector"].to_pylist())
     np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
+
+
+@pytest.mark.parametrize("to", ["npy", "jsonl", "parquet"])
+@pytest.mark.parametrize("copies", [0.25, 2])
+def test_a_file_that_changes_while_it_is_read(
+    folder, model, tmp_path, monkeypatch, capsys, to, copies
+):
+    """Rows were removed or added when it is read to compute the vectors."""
+    rows = [{"text": text or "a", "id": i} for i, text in enumerate(TEXTS)]
+    changed = (rows * 2)[: int(copies * len(rows))]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    write_all = embedding._write_all
+
+    def write(*given):
+        write_rows(data, changed)
+        write_all(*given)
+
+    monkeypatch.setattr(embedding, "_write_all", write)
+    told = {"model": folder / "model", "output": tmp_path / "out"}
+    told |= {"data": data, "to": to}
+    assert "changed while it was read" in refused(capsys, "embed", **told)
+    monkeypatch.undo()
+    run("embed", **told)
+    report = report_of(tmp_path / "out")
+    assert report["texts"] == len(changed)
+    assert {"run.json", "report.json", *report["files"]} >= {
+        path.relative_to(tmp_path / "out").as_posix()
+        for path in (tmp_path / "out").rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
 
 
 @pytest.mark.on_torch

@@ -646,6 +646,8 @@ def test_predictions_of_a_text_file(folder, tmp_path, capsys, small_disk):
     with small_disk(100):
         error = refused(capsys, "predict", **told)
     assert f"error: {answers}: cannot be written (File too la" in error
+    told["output"] = tmp_path / "answers.jsonl.gz"
+    assert "a file that ends in .jsonl" in refused(capsys, "predict", **told)
     assert not [*tmp_path.glob("*answers*")]
 
 

@@ -157,14 +157,16 @@ def test_a_frozen_encoder_from_a_file_can_be_trained(tmp_path):
 
 
 def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
-    whole, part, adapted, free = (classifier() for _ in range(4))
+    whole, part, adapted, free, served = (classifier() for _ in range(5))
     whole.backbone.trainable = part.backbone.embeddings.trainable = False
     adapted.backbone.enable_lora(2)
     adapted.backbone.pooler.kernel.trainable = True  # beside the adapters
     free.backbone.enable_lora(2)
     for weight in free.weights:
         weight.trainable = True
-    for model in (whole, part, adapted, free):
+    served.backbone.enable_lora(2)
+    served.backbone.trainable = False
+    for model in (whole, part, adapted, free, served):
         model.save(tmp_path / "model.keras")
         again = ka.load_model(tmp_path / "model.keras")
         found = [v.path for v in again.trainable_variables]

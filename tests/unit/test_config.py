@@ -98,6 +98,7 @@ def test_variants():
         ({"hidden_size": 768.0}, "positive integer .*: hidden_size=76"),
         ({"vocab_size": True}, "vocab_size=True"),
         ({"hidden_act": "swish"}, "'swish'"),
+        ({"hidden_dropout_prob": 10**400}, "`hidden_dropout_prob` must be"),
         ({"hidden_dropout_prob": 1}, r"in \[0, 1\). Received: .*=1"),
         ({"initializer_range": float("inf")}, "initializer_range=inf"),
         ({"num_hidden_groups": 13}, "num_hidden_groups=13"),

@@ -650,6 +650,16 @@ def test_values_at_equal_ratios(folder):
         ("[16, 32]", "[]", "batch_size.*one or more values"),
         ("[16, 32]", "{ low = 2 }", "low, high .* and points"),
         ("[1e-4, 2e-4, 4e-4]", "{ low = 0, high = 1, points = 2 }", "0 < low"),
+        (
+            "[1e-4, 2e-4, 4e-4]",
+            "{ low = 1e-300, high = 1e300, points = 3 }",
+            "must have low, high",
+        ),
+        (
+            "[16, 32]",
+            "{ low = 1, high = 9, points = 1001 }",
+            "points .2 to 1,000",
+        ),
         ('train = "train.tsv"', "batch_size = 8", "in `options` and"),
         ("[search]", "[serach]", "Received also: serach"),
         ('command = "finetune"', "command =", "not a TOML file"),
