@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_students.py
 
-Each line compares something made of models of this size with one such model:
+Each row of the table compares one of these with a single ALBERT-base:
 
 - an ensemble of three models predicts;
 - a student of a half or a quarter of the layers predicts;
@@ -11,7 +11,7 @@ Each line compares something made of models of this size with one such model:
 
 Fine-tuning with a teacher has no line: the teacher is asked once, before the
 training, and the steps are those of training without one. All weights are
-random. Who comes first changes with every pair of calls.
+random. Which of both is called first changes from pair to pair.
 
 KERAS_BACKEND chooses the backend. Run it on a machine that does nothing else.
 """
@@ -36,7 +36,7 @@ import keras_albert as ka
 
 MEMBERS = 3
 Call = Callable[[], object]
-TITLES = ("what", "it, ms", "one model, ms", "ratio", "quartiles")
+TITLES = ("what", "its time, ms", "one model, ms", "ratio", "quartiles")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def sides(work: Workload) -> Iterator[tuple[str, Call, Call]]:
-    """What is measured: its name, it, and the model alone."""
+    """For each row its name, what is measured, and the model alone."""
     layers, x = work.config.num_hidden_layers, work.inputs()
 
     def predicting(model: "ka.AlbertModel") -> Call:
