@@ -464,10 +464,10 @@ def _checksum(model: AlbertModel | Predictor) -> str:
 
 
 def _without_identity(config: Any) -> Any:
-    """A config of Keras without what differs if the same model is made again.
+    """A config of Keras without entries that differ between equal models.
 
-    That is the memory address by which models share a layer, and names that
-    Keras numbers.
+    These are the memory address by which models share a layer, and names that
+    Keras numbers in the order in which layers are made.
     """
     if isinstance(config, dict):
         if str(config.get("class_name", "")).endswith("DTypePolicy"):

@@ -148,7 +148,7 @@ def _examples(predictor: Predictor, run: CheckRun) -> tuple[Table, Features]:
 
 def _remedy(run: CheckRun, or_more_bits: bool = False) -> str:
     """What to do if an export does not compute what its model computes."""
-    more = "; if it has fewer than 32 bits, with more" if or_more_bits else ""
+    more = ", or with a data type of more bits" if or_more_bits else ""
     return (
         f"Check that {model_names(run.model)} is the model that was exported, "
         f"and export it again{more}."

@@ -174,7 +174,8 @@ def _cross_entropy_gradient(labels, logits, log_sums, upstream):
 
 
 def _is_label(labels, logits):
-    # The static number of columns is unknown once another one was compiled.
+    # `reduce_retracing` makes the number of columns of the traced shape unknown
+    # after calls with different ones.
     return tf.equal(tf.range(tf.shape(logits)[1]), labels)
 
 

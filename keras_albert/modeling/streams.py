@@ -44,12 +44,13 @@ def is_stream(data) -> bool:
 
 
 def checked_py_dataset(data: keras.utils.PyDataset, model):
-    """The PyDataset with checked ids, and with numbers as labels.
+    """The PyDataset with checked ids, and with numbers in place of label names.
 
     Raises AlbertError if its first batch has texts: Keras expects rows of one
     length of it, which texts do not have. The first batch is read for this,
     once more than Keras does. With `use_multiprocessing` it is the only one
-    that is checked: the model would have to be sent to the processes.
+    that is checked, and names stay as they are: the model would have to be sent
+    to the processes.
     """
     if isinstance(data, CheckedPyDataset):  # Keras validates with it
         return data

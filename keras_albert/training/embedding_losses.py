@@ -312,9 +312,8 @@ def _check_numbers(numbers, y_pred) -> None:
     if not is_right:
         raise AlbertError(
             "the loss needs a whole number for each text, the same for equal "
-            f"texts: labels of the shape {expected}. Received: {found}. Of "
-            "texts that all differ, number them: "
-            "np.arange(rows * texts).reshape(rows, texts)."
+            f"texts: labels of the shape {expected}. Received: {found}. If all "
+            "texts differ, give np.arange(rows * texts).reshape(rows, texts)."
         )
 
 
