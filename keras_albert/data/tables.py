@@ -281,8 +281,8 @@ class MissingColumn(AlbertError):
 def naming_columns(option: str) -> Iterator[None]:
     """Adds an option to the message about a missing column, as its remedy.
 
-    `option` may have braces, in whose place the name of the field is put. One of
-    several columns, such as "negative 2", is named without its number.
+    `option` may have braces, in whose place the name of the field is put. One
+    of several columns, such as "negative 2", is named without its number.
     """
     try:
         yield
