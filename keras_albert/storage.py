@@ -34,7 +34,7 @@ class DiskFull(AlbertError):
 
     def __init__(self, path: str | Path, reason: str):
         super().__init__(
-            f"{path}: cannot be written ({reason}). Make room, and give the "
+            f"{path}: cannot be written ({reason}). Make room and give the "
             "same command again."
         )
         self.filename, self.reason = path, reason
