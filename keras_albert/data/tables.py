@@ -374,7 +374,7 @@ def read_number(value: object) -> float:
                 "save the table with numbers in the English format."
             )
         elif is_number(number):
-            remedy = f" Its absolute value exceeds {LARGEST:g}: scale it."
+            remedy = f" It is beyond {LARGEST:g}: divide all numbers."
         raise AlbertError(f"must be a number. Received: {value!r:.60}.{remedy}")
     return float(number)
 

@@ -197,6 +197,21 @@ class Devices(abc.ABC):
                         "of them with the same command."
                     )
 
+    def check_same_models(self, checksums: dict[str, str | None]) -> None:
+        """Raises AlbertError if the processes have read different models.
+
+        `checksums` are those of their weights, by the names of the options.
+        """
+        found = [json.loads(t) for t in self.share(json.dumps(checksums))]
+        for index, other in enumerate(found):
+            for option, value in found[0].items():
+                if other.get(option) != value:
+                    raise AlbertError(
+                        "the processes of a run must read the same models. The "
+                        f"weights of `{option}` differ between the processes 0 "
+                        f"and {index}. Copy the same model to all machines."
+                    )
+
     def check_batch(self, batch_size: int, accumulate: int = 1) -> None:
         """Raises AlbertError unless all parts of a batch have equal sizes.
 

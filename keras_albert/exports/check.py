@@ -49,8 +49,9 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # unrelated outputs. int8 kept 99.9 % of the predictions
 # (tests/benchmarks/README.md).
 LARGEST_ERROR, LEAST_SAME = 0.5, 0.9
-# The root mean square of the differences of vectors in float32, in standard
-# deviations of the outputs: their cosines do not depend on their lengths.
+# The largest root mean square of the differences of vectors in float32, in
+# standard deviations of the model's outputs. The cosines alone would not show a
+# wrong length.
 LARGEST_VECTOR_ERROR = 0.01
 NEGLIGIBLE = -1e4  # log-probabilities of masked positions are below it
 BATCH_SIZES, LENGTHS = (1, 8), (32, 128)
@@ -66,16 +67,14 @@ def check(run: CheckRun) -> dict:
     Raises AlbertError if outputs differ by more than TOLERANCES, or vectors
     have a cosine below the least allowed; or if outputs differ by more than
     LARGEST_ERROR and fewer predictions than LEAST_SAME are equal; or if fewer
-    rows than LEAST_SAME stop after the same layer; or if too few texts get the
-    answer of their token ids.
+    rows than LEAST_SAME stop after the same layer; or if the model has another
+    number of parameters; or if too few texts get the answer of their token ids.
     """
     import_tensorflow()  # before it could open a GPU of the backend
     exported = load_exported(run.export, run.threads)
     loaded = load_models(run.model, run.average)
     given = {"task": run.task, "labels": run.labels}
     predictor = _original(loaded, exported, given)
-    # Folders of older versions do not say in what they compute.
-    settings = {"compute": "float32", **export_settings(run.export)}
     _check_made_of(run, exported.settings(), predictor.settings())
     rule = exported.model.early_exit
     if rule is not None:  # the model must stop by the same rule
@@ -95,6 +94,8 @@ def check(run: CheckRun) -> dict:
             each.decode(found, features)
             for each, found in zip(both, outputs, strict=True)
         ]
+        # Folders of older versions do not say in what they compute.
+        settings = {"compute": "float32", **export_settings(run.export)}
         texts = compare_texts(exported, table, answers[1], settings["compute"])
     # Rows that stop after different layers have outputs of two classifiers.
     same = np.flatnonzero(stops[0] == stops[1])
@@ -103,9 +104,8 @@ def check(run: CheckRun) -> dict:
     largest, error = _differences(
         *([found[row] for row in same] for found in outputs)
     )
-    vectors = None
-    if predictor.definition.makes_vectors:
-        vectors = vectors_agree(*outputs)
+    has_vectors = predictor.definition.makes_vectors
+    vectors = vectors_agree(*outputs) if has_vectors else None
     report = {
         **settings,
         "rows": len(table),
@@ -179,14 +179,14 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
             f"{run.export}: an output differs from the model's by "
             f"{largest:.2g}, more than {limit:g}. {_remedy(run)}"
         )
+    is_exact = {*kinds} == {"float32"}
     least = least_allowed(*kinds)
     if vectors and not vectors["cosine"] >= least:
         raise AlbertError(
             f"{run.export}: a vector has a cosine of "
             f"{vectors['cosine']:.4f} with the model's, less than "
-            f"{least}. {_remedy(run, or_more_bits=True)}"
+            f"{least}. {_remedy(run, or_more_bits=not is_exact)}"
         )
-    is_exact = {*kinds} == {"float32"}
     if vectors and is_exact and not error <= LARGEST_VECTOR_ERROR:
         raise AlbertError(
             f"{run.export}: vectors differ by {error:.2g} of the model's "
@@ -203,10 +203,11 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
 
 
 def _check_size(report: dict, count: int, run: CheckRun) -> None:
-    """Raises AlbertError if outputs differ, and the numbers of parameters.
+    """Raises AlbertError if outputs and the number of parameters differ much.
 
-    Most predictions of another model may be equal, where one class is frequent.
-    A model that computes the same may have more parameters, such as a pooler.
+    If one class is frequent, another model may have most of its predictions
+    right as well. The number alone says little: a model that computes the same
+    may have more parameters, such as those of a pooler that is not used.
     """
     known = report.get("parameters", count)
     if report["error"] > LARGEST_ERROR and known != count:
@@ -267,7 +268,7 @@ def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
         ]
     )
     error = np.sqrt(np.mean(differences**2))
-    # A single number, or equal rows, have no spread: their size counts.
+    # Numbers that are all equal, such as a single one, have no spread.
     scale = _spread(expected) or _size(expected)
     return float(np.abs(differences).max()), float(error / max(scale, 1e-9))
 

@@ -119,8 +119,9 @@ class ExportRun(SeveralModelsUse):
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows of `data` that cannot be read, and say how many"""
     force: bool = False
-    """export even if the score on `data` falls by more than a point, if texts
-    get other answers than their token ids, or (for int8) without `data`"""
+    """export even if the score on `data` falls by more than a point, if vectors
+    have a low cosine with the model's, if texts get other answers than their
+    token ids, or (for int8) without `data`"""
 
     def __post_init__(self):
         check_choice("format", self.format, tuple(EXPORT_WEIGHTS))

@@ -48,6 +48,7 @@ from keras_albert.storage import (
     local_path,
     raises_disk_full,
     read_json,
+    remove_folder,
     replacing,
     write_json,
 )
@@ -125,7 +126,7 @@ def embed(run: EmbedRun) -> dict:
             write = _WRITERS[run.to](written)
             _write_all(predictor, run, count, size, progress, write)
         if checksum_of_table(data) != made_of["data"]:
-            raise _changed(run, progress)
+            raise _changed(run)
         report = {
             "texts": count,
             "size": size,
@@ -255,7 +256,7 @@ def _write_all(
     ):
         end = begin + len(table)
         if end > count:
-            raise _changed(run, progress)
+            raise _changed(run)
         if begin >= progress["done"] and len(table):
             title = f"Texts {begin + 1:,} to {end:,} of {count:,}"
             vectors = _vectors(predictor, run, table, title)[:, :size]
@@ -267,10 +268,13 @@ def _write_all(
         begin = end
 
 
-def _changed(run: EmbedRun, progress: dict) -> AlbertError:
+def _changed(run: EmbedRun) -> AlbertError:
     """The error if the texts were changed meanwhile; removes their vectors."""
-    for name in progress["files"]:
-        (run.output / name).unlink(missing_ok=True)
+    for path in run.output.glob(f"{NAME}*"):
+        if path.is_dir():
+            remove_folder(path)
+        else:
+            path.unlink()
     (run.output / PROGRESS_FILE).unlink(missing_ok=True)
     return AlbertError(
         f"{run.data}: changed while it was read, and its vectors were removed. "

@@ -97,7 +97,8 @@ def export(
         compute: data type of a SavedModel's encoder: float32, bfloat16.
         data: labelled table to compare export and model on; needed for int8.
         skip_bad: leave out rows of `data` that cannot be read.
-        force: export even if the score on `data` falls, or without `data`.
+        force: export even if the score on `data` falls, vectors have a low
+            cosine with the model's, or there is no `data`.
         settings: `task`, `labels`, `tokenizer`, `lengths`, `columns`,
             `reading`, `early_exit` and `threshold`, see Predictor.
 
@@ -417,12 +418,14 @@ def _compare(
 def _check_cosine(cosine: float, run: ExportRun) -> None:
     """Raises AlbertError if a vector is far from that of the model.
 
-    The score does not show it if each text of the data is its own pair.
+    If every text of the data is paired with itself, the score is perfect
+    whatever the vectors are.
     """
     least = least_allowed(run.weights, run.compute)
     if not cosine >= least:
         raise AlbertError(
-            f"with {run.weights} weights, a vector has a cosine of "
-            f"{cosine:.4f} with the model's; less than {least} is refused. "
-            "Choose weights of more bits or another format, or give --force."
+            f"with {run.weights} weights, computed in {run.compute}, a vector "
+            f"has a cosine of {cosine:.4f} with the model's; less than {least} "
+            "is refused. Choose data types of more bits or another format, or "
+            "give --force."
         )

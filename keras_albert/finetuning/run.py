@@ -117,8 +117,9 @@ def _run(
         return report
     if prepared is None:
         prepared = devices.each(lambda: _prepare(run, devices))
-        known = _made_of(run, prepared)
-        devices.check_equal({**known.pop(MADE_OF), **known})
+        devices.check_equal(prepared.tables.checksums)
+        start = None if run.from_scratch else prepared.start
+        devices.check_same_models({"model": start, "teacher": prepared.teacher})
     train = _finetune_seeds if run.seeds > 1 else _finetune_once
     report = train(run, prepared, folder, devices)
     if devices.is_first:

@@ -22,7 +22,7 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_config,
     feeding,
-    own_paths,
+    freeze_exactly,
 )
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import SharedEncoder
@@ -265,8 +265,7 @@ class AlbertBackbone(AlbertModel):
         backbone = super().from_config(config)
         backbone.enable_lora(**lora)  # which freezes all other weights
         if frozen is not None:
-            for path, weight in own_paths(backbone, backbone.weights).items():
-                weight.trainable = path not in frozen
+            freeze_exactly(backbone, frozen)
         if not trainable:
             backbone.trainable = False
         return backbone

@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -432,7 +432,7 @@ def _with_saved_parts(cls: type, config: Mapping[str, Any]) -> Any:
         if not layer.built:
             layer.build()
         _quantize_paths(layer, quantized)
-        _freeze(layer, frozen)
+        freeze_exactly(layer, frozen)
     if not trainable:
         layer.trainable = False
     return layer
@@ -496,20 +496,20 @@ def _frozen_paths(layer: layers.Layer) -> list[str]:
     return [*own_paths(layer, (v for v in layer.weights if not v.trainable))]
 
 
-def _freeze(root: layers.Layer, paths: list[str]) -> None:
-    """Freezes the weights with these paths.
+def freeze_exactly(root: layers.Layer, paths: Container[str]) -> None:
+    """Freezes the weights with these paths, and lets all others be trained.
 
-    A layer of which all weights are frozen becomes not trainable itself. With
-    TensorFlow it could not be unfrozen otherwise: `layer.trainable = True` has
-    no effect on the weights inside if it is True already.
+    A layer is set to not trainable if all its weights are frozen. Otherwise
+    TensorFlow could not unfreeze them later: it ignores that True is assigned
+    to `trainable` of a layer where it is True already.
     """
     weights = own_paths(root, root.weights)
-    frozen = {id(weights[path]) for path in paths if path in weights}
+    frozen = {id(weights[path]) for path in weights if path in paths}
     for layer in sublayers(root):
         if layer.weights and frozen.issuperset(map(id, layer.weights)):
             layer.trainable = False
     for weight in root.weights:
-        weight.trainable = weight.trainable and id(weight) not in frozen
+        weight.trainable = id(weight) not in frozen
 
 
 def _summary(model: AlbertModel) -> str:

@@ -99,7 +99,8 @@ def fed(model: AlbertModel, given: dict[str, Any]) -> dict[str, Any]:
     elif is_ids and "y" in given and getattr(model, "loss", None) is not None:
         raise AlbertError(
             "the model was compiled with a loss, which needs labels. Received: "
-            "none. Give them as y, after the inputs: model.fit(texts, labels)."
+            "none. Give them after the inputs: fit(x, y), evaluate(x, y), "
+            "validation_data=(x, y)."
         )
     return given
 

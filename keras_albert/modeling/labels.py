@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, is_number
 from keras_albert.modeling.inputs import as_list
 
 CORRECT = "Correct it: labels are numbered from 0."
@@ -72,10 +72,10 @@ def class_weight_of(model, weights):
                 f"from 0 to {classes.count - 1} ({classes.why}), or names of "
                 "labels."
             )
-        if not np.isfinite(numbers[number]):
+        if not is_number(numbers[number]):
             raise AlbertError(
                 "every weight of `class_weight` must be a finite number. "
-                f"Received: {numbers[number]} for {number!r}."
+                f"Received: {numbers[number]!r:.60} for {number!r}."
             )
     return numbers
 

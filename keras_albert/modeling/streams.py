@@ -100,7 +100,7 @@ def check_read_once(given: dict, validation_data) -> None:
     Keras keeps the first two batches of a generator, and on JAX and PyTorch
     these alone would be every later epoch. `given` are arguments of `fit`.
     """
-    # The numbers of the epochs, from 1, and of those after which is validated.
+    # Epochs, numbered from 1, and those after which Keras validates.
     epochs = range(
         given.get("initial_epoch", 0) + 1, given.get("epochs", 1) + 1
     )

@@ -309,8 +309,9 @@ def phased_dataset(
             host_count=host_count,
         )
         # A phase that is over stays as an empty part. Without it, S would be
-        # fixed in `element_spec`, TensorFlow would compile the model otherwise,
-        # and a continued run would round otherwise than an uninterrupted one.
+        # fixed in `element_spec`, TensorFlow would compile the model in another
+        # way, and a continued run would differ from an uninterrupted one by
+        # rounding.
         parts.append(part.take(0) if is_over else part)
         start_step = max(start_step - steps, 0)
     return functools.reduce(lambda first, then: first.concatenate(then), parts)

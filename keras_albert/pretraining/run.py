@@ -50,7 +50,7 @@ from keras_albert.training.run_folder import (
     MADE_OF,
     STARTED_FROM,
     TAUGHT_BY,
-    KnownModels,
+    Checksums,
     RunFolder,
     check_same_models,
     same_settings,
@@ -92,9 +92,9 @@ def pretrain(run: PretrainRun) -> dict:
             {
                 "the config": dataclasses.asdict(inputs.config),
                 **_checksums(run),
-                **inputs.model_checksums,
             }
         )
+        devices.check_same_models(inputs.model_checksums)
         return _train(run, inputs, folder, devices)
 
 
@@ -214,7 +214,7 @@ def _teacher_of(
     return load_teacher(run, shards.tokenizer())
 
 
-def _models_of(run: PretrainRun) -> KnownModels:
+def _models_of(run: PretrainRun) -> Checksums:
     """The models that a run depends on, for `check_same_models`."""
     return {
         STARTED_FROM: (

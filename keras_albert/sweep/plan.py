@@ -51,9 +51,8 @@ def read_plan(path: Path) -> SearchPlan:
     Raises AlbertError if it is not such a file, an option does not exist, is
     there twice or has no values, or there are too many combinations.
     """
-    # All names and the types of all values are checked before the first run. A
-    # number out of its range makes the runs fail that have it, perhaps after
-    # hours.
+    # Names and types are checked before the first run. A number out of its
+    # range makes the runs fail that have it, perhaps after hours.
     content = read_toml(path)
     if unknown := sorted(content.keys() - set(_TABLES)):
         raise AlbertError(
@@ -156,7 +155,8 @@ def _range(path: Path, name: str, value: dict, counts: bool) -> list[Value]:
         or not math.isfinite(high / low)
     ):
         raise AlbertError(
-            f"{path}: `search.{name}` must have low, high (0 < low < high) and "
+            f"{path}: `search.{name}` must have low, high (0 < low < high, "
+            "and high / low below 1.8e308) and "
             f"points (2 to {MOST_COMBINATIONS:,}). Received: {value!s:.80}."
         )
     # Equal ratios and not equal differences: learning rates and the like matter

@@ -54,7 +54,7 @@ _OWN_SETTINGS = {
 
 # The models that a run depends on: their paths (None if there is none), and
 # functions that compute their checksums, by STARTED_FROM and TAUGHT_BY.
-KnownModels = dict[str, tuple[str | None, Callable[[], str | None]]]
+Checksums = dict[str, tuple[str | None, Callable[[], str | None]]]
 
 
 class RunFolder:
@@ -176,26 +176,30 @@ def finished_report(folder: Path) -> dict | None:
     return folder_at(folder).finished()
 
 
-def check_same_models(folder: Path, report: dict, models: KnownModels) -> None:
+def check_same_models(folder: Path, report: dict, models: Checksums) -> None:
     """Raises AlbertError if a model has changed since a run was finished.
 
     A model that is no longer there is not checked, as a finished run does not
     need it; nor is one whose checksum the report of an older version lacks.
     """
     for key, (model, checksum) in models.items():
-        known, problem = report.get(key), None
+        known = report.get(key)
         if not known or not local_path(model).exists():
             continue
+        what = "was taught by" if key == TAUGHT_BY else "started from"
         try:
-            if checksum() != known:
-                problem = "has changed since"
+            found = checksum()
         except AlbertError as error:  # it has become a model of another kind
-            problem = f"cannot be read as such any more ({error})"
-        if problem:
-            what = "was taught by" if key == TAUGHT_BY else "started from"
             raise AlbertError(
-                f"{folder} is finished, and {what} {model}, which {problem}. "
-                "Remove the folder to train again, or choose another output."
+                f"{folder} is finished, and {what} {model}, which cannot be "
+                f"compared: {error} Restore that model, or choose another "
+                "output."
+            ) from None
+        if found != known:
+            raise AlbertError(
+                f"{folder} is finished, and {what} {model}, which has changed "
+                "since. Remove the folder to train again, or choose another "
+                "output."
             )
 
 

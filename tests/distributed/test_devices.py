@@ -629,6 +629,18 @@ def test_processes_with_different_settings():
 
 
 @pytest.mark.any_backend
+def test_processes_with_different_models():
+    class FirstOfTwo(OneDevice):
+        def share(self, text):
+            return [text, json.dumps({"model": "a", "teacher": None})]
+
+    FirstOfTwo().check_same_models({"model": "a", "teacher": None})
+    for model, teacher, option in (("b", None, "model"), ("a", "c", "teacher")):
+        with pytest.raises(ka.AlbertError, match=f"of `{option}` differ"):
+            FirstOfTwo().check_same_models({"model": model, "teacher": teacher})
+
+
+@pytest.mark.any_backend
 def test_batches_that_cannot_be_divided():
     @dataclasses.dataclass
     class Four(OneDevice):

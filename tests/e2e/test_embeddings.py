@@ -29,6 +29,7 @@ from small import numpy
 import keras_albert as ka
 import keras_albert.exports.check as check_module
 import keras_albert.exports.check_vectors as check_vectors
+import keras_albert.exports.run as exporting
 from keras_albert.exports import embed as embedding
 from keras_albert.exports.config import CheckRun
 from keras_albert.exports.load import load_exported
@@ -252,6 +253,18 @@ def test_exported(
         np.testing.assert_allclose(
             answers["score"], np.diag(expected), atol=1e-5
         )
+
+
+def test_vectors_that_an_export_changes(folder, model, tmp_path, monkeypatch):
+    """Texts alone have a perfect score, whatever their vectors are."""
+    (tmp_path / "texts.txt").write_text("the fox\na barn\nthe hens\n")
+    monkeypatch.setattr(exporting, "least_cosine", lambda *both: 0.94)
+    told = folder / "model", tmp_path / "out", "onnx", "int8"
+    with pytest.raises(ka.AlbertError, match=r"0\.9400 .* than 0\.95"):
+        ka.export(*told, data=tmp_path / "texts.txt")
+    assert not (tmp_path / "out").exists()
+    ka.export(*told, data=tmp_path / "texts.txt", force=True)
+    assert (tmp_path / "out" / "model.onnx").is_file()
 
 
 @pytest.mark.any_backend

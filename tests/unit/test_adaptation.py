@@ -171,6 +171,12 @@ def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
         again = ka.load_model(tmp_path / "model.keras")
         found = [v.path for v in again.trainable_variables]
         assert found == [v.path for v in model.trainable_variables]
+        for each in (model, again):  # both can be trained again alike
+            each.backbone.encoder.trainable = False
+            each.backbone.encoder.trainable = each.backbone.trainable = True
+        assert [v.path for v in again.trainable_variables] == [
+            v.path for v in model.trainable_variables
+        ]
         assert (len(found) == len(model.weights)) == (model is free)
 
 

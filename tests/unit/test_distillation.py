@@ -19,6 +19,7 @@ from small import (
 
 import keras_albert as ka
 from keras_albert.data.batches import Features
+from keras_albert.distribution.devices import Devices
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.teacher import Teacher, with_teacher
 from keras_albert.modeling.weight_checks import weights_checksum
@@ -332,12 +333,24 @@ def test_pretraining_with_a_teacher(
 
 @pytest.mark.on_torch
 @pytest.mark.usefixtures("eagerly")
-def test_another_teacher_is_another_run(folder, pretrained_folder, pretrain):
-    """A run is known by the weights of its teacher, whatever its folder."""
+def test_another_teacher_is_another_run(
+    folder, pretrained_folder, pretrain, monkeypatch
+):
+    """A run is known by the weights of its teacher, whatever its folder.
+
+    They are also what several processes compare.
+    """
+    compared = []
+    monkeypatch.setattr(
+        Devices,
+        "check_same_models",
+        lambda devices, checksums: compared.append(checksums),
+    )
 
     def teacher_of(train, teacher):
         output, option = f"{train.__name__}-{teacher.name}", "--teacher"
         given = training_of(lambda: train(output, f"{option}={teacher}"))
+        assert compared[-1]["teacher"] == given.origin["teacher"]
         return given.origin["teacher"]
 
     def tune(output, *options):
@@ -391,7 +404,7 @@ def test_pretraining_with_a_model_that_has_changed(
     (model / "model.keras").write_bytes(b"no model")
     with pytest.raises(SystemExit):
         pretrain(done, given)
-    assert f"{model}, which cannot be read" in capsys.readouterr().err
+    assert f"{model}, which cannot be compared" in capsys.readouterr().err
     shutil.rmtree(model)
     assert pretrain(done, given) == report, "a run may outlive its model"
 

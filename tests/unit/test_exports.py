@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -538,6 +539,18 @@ def test_another_model_than_the_exported(folder, tmp_path, capsys):
     loaded.save(other)
     error = refused(capsys, "check", tmp_path / "out", other, rows)
     assert re.search(r": \d?\d% of the predictions are the model's", error)
+
+
+def test_an_ensemble_is_not_the_model(folder, tmp_path, capsys):
+    """It predicts the same here, but its logits are others."""
+    rows, model = folder / "rows.jsonl", folder / "model"
+    weights = "--weights=int8", "--force"
+    export(folder, tmp_path / "out", "--format=onnx", *weights)
+    copy = shutil.copytree(model, tmp_path / "copy")
+    told = {"export": tmp_path / "out", "data": rows}
+    run("check", "--model", model, **told)
+    error = refused(capsys, "check", "--model", model, copy, **told)
+    assert " parameters, and " in error and "Name the model that was" in error
 
 
 def test_what_int8_is_judged_by():

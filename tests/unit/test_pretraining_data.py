@@ -402,7 +402,7 @@ def test_phases_follow_one_another(shards, config, starts):
     for start in starts:
         later = phased_dataset(shards, phases, **arguments, start_step=start)
         assert_equal(listed(later), batches[start:])
-        # With another shape the model would be compiled, and round, otherwise.
+        # With another shape TensorFlow would compile the model differently.
         assert later.element_spec == dataset.element_spec
     with pytest.raises(AlbertError, match=r"phases.*start_step=7, 7 steps"):
         phased_dataset(shards, phases, **arguments, start_step=7)

@@ -250,7 +250,7 @@ def test_values(read, value, expected):
         (read_number, "1,234,567", r"Received: '1,234,567'\.$"),
         (read_number, True, "must be a number"),
         (read_number, "1_5", "must be a number. Received: '1_5'"),
-        (read_number, -2e18, r"-2e\+18. Its absolute value exceeds 1e"),
+        (read_number, -2e18, r"-2e\+18. It is beyond 1e"),
         (read_number, 10**400, "Received: 'an integer of more than 300"),
         (read_labels, 3, "must be a list of labels"),
         (read_label, float("nan"), "is missing. Received: nan"),
