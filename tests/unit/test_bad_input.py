@@ -398,7 +398,7 @@ TRAINING = [
     ),
     row("epsilon=-1", lambda h: ka.WeightedCrossEntropy(epsilon=-1)),
     row(
-        r"needs labels. Received: none.*\(texts, labels",
+        r"needs labels. Received: none.*fit\(x, y\)",
         lambda h: h.classifier.fit(["a text"]),
     ),
     row(
