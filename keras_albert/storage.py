@@ -208,8 +208,8 @@ def check_new_file(path: Path, suffix: str | None = None) -> None:
         raise AlbertError(f"{path}: there is no folder {folder}. Make it.")
     if not os.access(folder, os.W_OK):
         raise AlbertError(
-            f"{path}: cannot be made: you have no permission to write to "
-            f"{folder}. Choose another output."
+            f"{path}: cannot be made: {folder} is read-only, or you lack the "
+            "permission to write to it. Choose another output."
         )
 
 
