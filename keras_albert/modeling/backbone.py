@@ -22,7 +22,8 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_config,
     feeding,
-    freeze_exactly,
+    freeze,
+    own_paths,
 )
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import SharedEncoder
@@ -265,7 +266,9 @@ class AlbertBackbone(AlbertModel):
         backbone = super().from_config(config)
         backbone.enable_lora(**lora)  # which freezes all other weights
         if frozen is not None:
-            freeze_exactly(backbone, frozen)
+            for path, weight in own_paths(backbone, backbone.weights).items():
+                weight.trainable = path not in frozen
+            freeze(backbone, frozen)
         if not trainable:
             backbone.trainable = False
         return backbone

@@ -432,7 +432,7 @@ def _with_saved_parts(cls: type, config: Mapping[str, Any]) -> Any:
         if not layer.built:
             layer.build()
         _quantize_paths(layer, quantized)
-        freeze_exactly(layer, frozen)
+        freeze(layer, frozen)
     if not trainable:
         layer.trainable = False
     return layer
@@ -496,8 +496,8 @@ def _frozen_paths(layer: layers.Layer) -> list[str]:
     return [*own_paths(layer, (v for v in layer.weights if not v.trainable))]
 
 
-def freeze_exactly(root: layers.Layer, paths: Container[str]) -> None:
-    """Freezes the weights with these paths, and lets all others be trained.
+def freeze(root: layers.Layer, paths: Container[str]) -> None:
+    """Freezes the weights with these paths.
 
     A layer is set to not trainable if all its weights are frozen. Otherwise
     TensorFlow could not unfreeze them later: it ignores that True is assigned
@@ -509,7 +509,7 @@ def freeze_exactly(root: layers.Layer, paths: Container[str]) -> None:
         if layer.weights and frozen.issuperset(map(id, layer.weights)):
             layer.trainable = False
     for weight in root.weights:
-        weight.trainable = id(weight) not in frozen
+        weight.trainable = weight.trainable and id(weight) not in frozen
 
 
 def _summary(model: AlbertModel) -> str:
