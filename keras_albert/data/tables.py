@@ -374,7 +374,10 @@ def read_number(value: object) -> float:
                 "save the table with numbers in the English format."
             )
         elif is_number(number):
-            remedy = f" It is beyond {LARGEST:g}: divide all numbers."
+            remedy = (
+                f" It is beyond {LARGEST:g}: divide all numbers of the column "
+                "by a constant."
+            )
         raise AlbertError(f"must be a number. Received: {value!r:.60}.{remedy}")
     return float(number)
 

@@ -9,7 +9,7 @@ import abc
 import contextlib
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import keras
@@ -186,31 +186,34 @@ class Devices(abc.ABC):
 
     def check_equal(self, facts: dict[str, object]) -> None:
         """Raises AlbertError if the processes have different facts, as JSON."""
-        all_facts = [json.loads(t) for t in self.share(json.dumps(facts))]
-        for index, other in enumerate(all_facts):
-            for name, value in all_facts[0].items():
-                if other.get(name) != value:
-                    raise AlbertError(
-                        "the processes of a run must have the same settings "
-                        f"and data: {name} is {value!r} in process 0 and "
-                        f"{other.get(name)!r} in process {index}. Start all "
-                        "of them with the same command."
-                    )
+        for index, name, first, other in self._differing(facts):
+            raise AlbertError(
+                "the processes of a run must have the same settings and data: "
+                f"{name} is {first!r} in process 0 and {other!r} in process "
+                f"{index}. Start all of them with the same command."
+            )
 
     def check_same_models(self, checksums: dict[str, str | None]) -> None:
         """Raises AlbertError if the processes have read different models.
 
         `checksums` are those of their weights, by the names of the options.
         """
-        found = [json.loads(t) for t in self.share(json.dumps(checksums))]
+        for index, option, *_ in self._differing(checksums):
+            raise AlbertError(
+                "the processes of a run must read the same models. The weights "
+                f"of `{option}` differ between the processes 0 and {index}. "
+                "Copy the same model to all machines."
+            )
+
+    def _differing(
+        self, facts: dict[str, object]
+    ) -> Iterator[tuple[int, str, object, object]]:
+        """The facts that differ: process, name, value of process 0, its own."""
+        found = [json.loads(text) for text in self.share(json.dumps(facts))]
         for index, other in enumerate(found):
-            for option, value in found[0].items():
-                if other.get(option) != value:
-                    raise AlbertError(
-                        "the processes of a run must read the same models. The "
-                        f"weights of `{option}` differ between the processes 0 "
-                        f"and {index}. Copy the same model to all machines."
-                    )
+            for name, value in found[0].items():
+                if other.get(name) != value:
+                    yield index, name, value, other.get(name)
 
     def check_batch(self, batch_size: int, accumulate: int = 1) -> None:
         """Raises AlbertError unless all parts of a batch have equal sizes.

@@ -67,8 +67,9 @@ def check(run: CheckRun) -> dict:
     Raises AlbertError if outputs differ by more than TOLERANCES, or vectors
     have a cosine below the least allowed; or if outputs differ by more than
     LARGEST_ERROR and fewer predictions than LEAST_SAME are equal; or if fewer
-    rows than LEAST_SAME stop after the same layer; or if the model has another
-    number of parameters; or if too few texts get the answer of their token ids.
+    rows than LEAST_SAME stop after the same layer; or if too few texts get the
+    answer of their token ids. Outputs that differ by more than LARGEST_ERROR
+    are enough if the export has another number of parameters than the model.
     """
     import_tensorflow()  # before it could open a GPU of the backend
     exported = load_exported(run.export, run.threads)
@@ -203,7 +204,7 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
 
 
 def _check_size(report: dict, count: int, run: CheckRun) -> None:
-    """Raises AlbertError if outputs and the number of parameters differ much.
+    """Raises AlbertError if outputs differ much, and the sizes of the models.
 
     If one class is frequent, another model may have most of its predictions
     right as well. The number alone says little: a model that computes the same

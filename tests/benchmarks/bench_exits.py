@@ -21,7 +21,7 @@ from pairing import (
     benchmark_parser,
     paired_times,
     print_table,
-    quartiles,
+    times_and_ratio,
     warm_up,
     write_report,
 )
@@ -109,14 +109,7 @@ def measured(work: Workload, batch_sizes: list[int], pairs: int) -> list[dict]:
 
 def cells(line: dict) -> tuple[str, ...]:
     """A row of the table."""
-    return (
-        str(line["rows"]),
-        line["rule"],
-        f"{line['ours_ms']:,.1f}",
-        f"{line['peer_ms']:,.1f}",
-        f"{line['ratio']:.2f}",
-        quartiles(line, 2),
-    )
+    return str(line["rows"]), line["rule"], *times_and_ratio(line)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pairing import (
     benchmark_parser,
     paired_times,
     print_table,
-    quartiles,
+    times_and_ratio,
     warm_up,
     write_report,
 )
@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
         {"what": what} | measured(ours, alone, options.pairs)
         for what, ours, alone in sides(work)
     ]
-    print_table(TITLES, map(cells, lines))
+    rows = ((line["what"], *times_and_ratio(line)) for line in lines)
+    print_table(TITLES, rows)
     write_report(options, about | {"lines": lines})
 
 
@@ -127,17 +128,6 @@ def measured(ours: Call, alone: Call, pairs: int) -> dict:
     warm_up(ours)
     warm_up(alone)
     return paired_times(ours, alone, pairs).summary()
-
-
-def cells(line: dict) -> tuple[str, ...]:
-    """A row of the table."""
-    return (
-        line["what"],
-        f"{line['ours_ms']:,.1f}",
-        f"{line['peer_ms']:,.1f}",
-        f"{line['ratio']:.2f}",
-        quartiles(line, 2),
-    )
 
 
 if __name__ == "__main__":

@@ -187,6 +187,12 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence]) -> None:
         print("  ".join(cell.rjust(width) for cell, width in cells))
 
 
+def times_and_ratio(line: dict) -> tuple[str, ...]:
+    """Cells: the times of both sides in ms, their ratio and its quartiles."""
+    times = (f"{line[side]:,.1f}" for side in ("ours_ms", "peer_ms"))
+    return *times, f"{line['ratio']:.2f}", quartiles(line, 2)
+
+
 def quartiles(line: dict, digits: int = 3) -> str:
     """Those of the ratio, as a cell."""
     low, high = line["ratio_quartiles"]

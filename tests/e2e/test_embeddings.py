@@ -691,25 +691,29 @@ def test_numbers_and_files(folder, model, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("to", ["npy", "jsonl", "parquet"])
-@pytest.mark.parametrize("copies", [0.25, 2])
+@pytest.mark.parametrize(("copies", "late"), [(0.25, 0), (0.25, 1), (2, 0)])
 def test_a_file_that_changes_while_it_is_read(
-    folder, model, tmp_path, monkeypatch, capsys, to, copies
+    folder, model, tmp_path, monkeypatch, capsys, to, copies, late
 ):
-    """Rows were removed or added when it is read to compute the vectors."""
+    """Rows are removed or added before or after the vectors are computed."""
     rows = [{"text": text or "a", "id": i} for i, text in enumerate(TEXTS)]
     changed = (rows * 2)[: int(copies * len(rows))]
     data = write_rows(tmp_path / "rows.jsonl", rows)
     write_all = embedding._write_all
 
     def write(*given):
-        write_rows(data, changed)
-        write_all(*given)
+        for step in range(2):
+            if step == late:
+                write_rows(data, changed)
+            else:
+                write_all(*given)
 
+    monkeypatch.setattr(embedding, "ROWS_AT_ONCE", 2)
     monkeypatch.setattr(embedding, "_write_all", write)
     told = {"model": folder / "model", "output": tmp_path / "out"}
     told |= {"data": data, "to": to}
     assert "changed while it was read" in refused(capsys, "embed", **told)
-    monkeypatch.undo()
+    monkeypatch.setattr(embedding, "_write_all", write_all)
     run("embed", **told)
     report = report_of(tmp_path / "out")
     assert report["texts"] == len(changed)

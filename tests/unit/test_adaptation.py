@@ -171,13 +171,25 @@ def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
         again = ka.load_model(tmp_path / "model.keras")
         found = [v.path for v in again.trainable_variables]
         assert found == [v.path for v in model.trainable_variables]
-        for each in (model, again):  # both can be trained again alike
-            each.backbone.encoder.trainable = False
-            each.backbone.encoder.trainable = each.backbone.trainable = True
-        assert [v.path for v in again.trainable_variables] == [
-            v.path for v in model.trainable_variables
-        ]
         assert (len(found) == len(model.weights)) == (model is free)
+
+
+@pytest.mark.parametrize("part", ["encoder", "all"])
+def test_a_frozen_encoder_with_adapters_can_be_trained_again(tmp_path, part):
+    model = ka.AlbertBackbone(SMOOTH)
+    model.enable_lora(2)
+    (model.encoder if part == "encoder" else model).trainable = False
+    model.save(tmp_path / "model.keras")
+    again = ka.load_model(tmp_path / "model.keras")
+    assert not again.encoder.trainable
+    assert again.trainable == model.trainable == (part == "encoder")
+    frozen = len(again.trainable_weights)
+    for each in (model, again):
+        (each.encoder if part == "encoder" else each).trainable = True
+    found, expected = (
+        [v.path for v in each.trainable_weights] for each in (again, model)
+    )
+    assert found == expected and len(found) > frozen
 
 
 @pytest.mark.any_backend

@@ -61,6 +61,8 @@ def test_float64():
         found = numpy(wide(inputs())[name])
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, numpy(expected), atol=1e-5)
+    logits = ka.AlbertForMaskedLM(wide)(pretraining_batch()[0])
+    assert numpy(logits).dtype == np.float32
 
 
 def test_dropout_in_half_precision():
