@@ -65,11 +65,10 @@ def check(run: CheckRun) -> dict:
     """Prints and returns differences, sizes and latencies.
 
     Raises AlbertError if outputs differ by more than TOLERANCES, or vectors
-    have a cosine below the least allowed; or if outputs differ by more than
-    LARGEST_ERROR and fewer predictions than LEAST_SAME are equal; or if fewer
-    rows than LEAST_SAME stop after the same layer; or if too few texts get the
-    answer of their token ids. Outputs that differ by more than LARGEST_ERROR
-    are enough if the export has another number of parameters than the model.
+    have a cosine below the least allowed; if outputs differ by more than
+    LARGEST_ERROR, and either fewer predictions than LEAST_SAME are equal or the
+    numbers of parameters differ; if fewer rows than LEAST_SAME stop after the
+    same layer; or if too few texts get the answer of their token ids.
     """
     import_tensorflow()  # before it could open a GPU of the backend
     exported = load_exported(run.export, run.threads)
